@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import Forking, start_process
-from tfos_ml.agent.process import child_environment
 from tfos_ml.inference.tensorflow_import import USES_KERAS
-from tfos_ml.worker.forkserver import NO_MARKER
+from tfos_ml.worker.fork_server import NO_MARKER
 
 WAIT_SECONDS = 120.0
 IDLE_SECONDS = 300.0

@@ -10,10 +10,10 @@ import numpy as np
 from conftest import free_ports
 from keras_worker import BATCH, EPOCHS, make, named, row_count
 
+from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import Forking, start_process
-from tfos_ml.agent.process import child_environment
 from tfos_ml.inference.tensorflow_import import USES_KERAS
-from tfos_ml.worker.forkserver import NO_MARKER
+from tfos_ml.worker.fork_server import NO_MARKER
 
 WAIT_SECONDS = 500.0
 

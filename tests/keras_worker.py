@@ -285,9 +285,9 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.data.arrow import fixed_shape, list_extents
     from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
     from tfos_ml.protocol.settings import NodeSettings
-    from tfos_ml.worker.dataset import RowStore
     from tfos_ml.worker.export import prepare
     from tfos_ml.worker.log_upload import LogUpload
+    from tfos_ml.worker.row_store import RowStore
 
     columns = columns_of(data)
     specs, shapes, longest = [], [], []
@@ -348,10 +348,10 @@ def worker_context(data, rank, size, shuffle, directory):
 def main(arguments):
     from tfos_ml.data import spool
     from tfos_ml.inference.prediction import PredictionSpec
-    from tfos_ml.keras.collectives import WorkerGroup
     from tfos_ml.keras.inspection import describe
     from tfos_ml.keras.model_source import ModelSource
     from tfos_ml.keras.training import KerasFit, fit_model
+    from tfos_ml.keras.worker_group import WorkerGroup
 
     _, out, rank, ports, *cases = arguments
     rank, ports, cases = int(rank), ports.split(","), cases or list(CASES)

@@ -9,10 +9,10 @@ from msgspec import structs
 
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.messages import Start
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.protocol.template import make_template
 
 
 def make_task(**changes: Any) -> NodeTask:

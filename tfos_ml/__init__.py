@@ -33,15 +33,15 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml.common.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tfos_ml.stages.estimator import TFEstimator
     from tfos_ml.stages.input_mode import InputMode
     from tfos_ml.stages.keras_estimator import KerasEstimator
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.tf_estimator import TFEstimator
+    from tfos_ml.stages.tf_model import TFModel
     from tfos_ml.tfcluster.tfcluster import TFCluster
     from tfos_ml.tfcluster.tfparallel import TFParallel
-    from tfos_ml.worker.context import NodeContext
-    from tfos_ml.worker.datafeed import DataFeed
-    from tfos_ml.worker.resolver import SparkClusterResolver
+    from tfos_ml.worker.cluster_resolver import SparkClusterResolver
+    from tfos_ml.worker.data_feed import DataFeed
+    from tfos_ml.worker.node_context import NodeContext
 
 __all__ = [
     "DataFeed",
@@ -56,14 +56,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "DataFeed": "tfos_ml.worker.datafeed",
+    "DataFeed": "tfos_ml.worker.data_feed",
     "InputMode": "tfos_ml.stages.input_mode",
     "KerasEstimator": "tfos_ml.stages.keras_estimator",
-    "NodeContext": "tfos_ml.worker.context",
-    "SparkClusterResolver": "tfos_ml.worker.resolver",
+    "NodeContext": "tfos_ml.worker.node_context",
+    "SparkClusterResolver": "tfos_ml.worker.cluster_resolver",
     "TFCluster": "tfos_ml.tfcluster.tfcluster",
-    "TFEstimator": "tfos_ml.stages.estimator",
-    "TFModel": "tfos_ml.stages.model",
+    "TFEstimator": "tfos_ml.stages.tf_estimator",
+    "TFModel": "tfos_ml.stages.tf_model",
     "TFParallel": "tfos_ml.tfcluster.tfparallel",
 }
 

@@ -55,7 +55,7 @@ def setting(spark):
 def test_fits_share_a_server_that_is_none_of_their_processes(spark, tmp_path):
     first, second = fit(spark, tmp_path), fit(spark, tmp_path)
     assert len({node["parent"] for node in [*first, *second]}) == 1
-    assert "tfos_ml.worker.forkserver" in psutil.Process(first[0]["parent"]).cmdline()
+    assert "tfos_ml.worker.fork_server" in psutil.Process(first[0]["parent"]).cmdline()
     assert first[0]["parent"] not in {node["supervisor"] for node in first}
 
 

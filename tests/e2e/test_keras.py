@@ -382,7 +382,7 @@ def test_a_model_without_call_is_trained_and_its_weights_are_kept(spark, tmp_pat
     with pytest.warns(errors.NothingExportedWarning, match=r"cannot be exported: it has no call\(\)"):
         fitted = training.fit(df)
     assert fitted.summary.history["loss"] == [pytest.approx(0.25)]
-    with pytest.raises(errors.NothingExportedError, match="weights are kept"):
+    with pytest.raises(errors.NothingExportedError, match="weights are saved"):
         fitted.transform(df)
     plain = generator_of_images()
     plain.built = True

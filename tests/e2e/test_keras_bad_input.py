@@ -179,7 +179,7 @@ def test_roles_and_params_that_exclude_each_other(keras, df, no_job):
 
 def test_a_model_directory_in_other_use(keras, df, no_job, tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(errors.DestinationError, match=r"modelDir='.*' holds other things: \['thesis.tex'\]"):
+    with pytest.raises(errors.DestinationError, match=r"modelDir='.*' holds other files: \['thesis.tex'\]"):
         KerasEstimator(model=network(keras), modelDir=str(tmp_path)).fit(df)
 
 

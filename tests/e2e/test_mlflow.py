@@ -448,12 +448,12 @@ def test_training_outlives_the_server(spark, relay, tmp_path, caplog):
         assert model.summary.history == {"loss": [9.0, 8.0, 7.0, 6.0, 5.0]}
         assert time.monotonic() - began < 60
         (warning,) = [r for r in caplog.records if r.name == "tfos_ml.mlflow"]
-        assert f"MLflow at {uri} does not answer. Training goes on" in warning.message
+        assert f"MLflow at {uri} does not answer. Training continues" in warning.message
         caplog.clear()
         assert mlflow.active_run() is None
         estimator().fit(spark.range(8))
         (warning,) = [r for r in caplog.records if r.name == "tfos_ml.mlflow"]
-        assert "gives this fit no run: it does not answer" in warning.message
+        assert "cannot start a run for this fit: it does not answer" in warning.message
 
 
 def test_nothing_is_logged_twice_beside_spark_ml_autologging(spark, server):
@@ -488,7 +488,7 @@ def test_models_that_cannot_be_logged_are_refused(spark, tmp_path):
     import tfos_ml.mlflow
 
     pipeline = Pipeline(stages=[VectorAssembler(inputCols=["id"], outputCol="x")]).fit(spark.range(1))
-    with pytest.raises(errors.ParamError, match=r"logs a TFModel. Received: PipelineModel whose stages are \['Vector"):
+    with pytest.raises(errors.ParamError, match=r"logs a TFModel. Received: PipelineModel with the stages \['Vector"):
         tfos_ml.mlflow.save_model(pipeline, str(tmp_path / "model"))
     with pytest.raises(errors.ParamError, match="log_every_n_epoch must be an integer of at least 1. Received: 0"):
         tfos_ml.mlflow.autolog(log_every_n_epoch=0)

@@ -211,7 +211,7 @@ def test_an_export_that_is_refused_while_it_is_published(spark, store):
 
     store.fail(after_two, 503)
     began = time.monotonic()
-    with pytest.raises(errors.DestinationError, match="cannot be published to by the driver") as caught:
+    with pytest.raises(errors.DestinationError, match="The driver cannot publish to") as caught:
         estimator(exportDir=f"s3a://bucket/{place}", clusterSize=1).fit(rows(spark))
     assert time.monotonic() - began < TIME_LIMIT
     store.heal()

@@ -179,7 +179,7 @@ class TestSql:
             assert [row[0] for row in query.collect()] == [BIG + 1, None]
         else:
             with pytest.raises(
-                Exception, match=r"ColumnTypeError: Argument .* integers of 2 \*\* 53 or more beside nulls"
+                Exception, match=r"ColumnTypeError: Argument .* nulls and integers of 2 \*\* 53 or more"
             ):
                 query.collect()
 

@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 from tfos_ml import TFModel, errors
 from tfos_ml.agent import scoring_client as agent_scoring
 from tfos_ml.agent.fork_client import Forking
-from tfos_ml.agent.scoring_client import Scorer, ScoringProcess, ScoringProcessClient, make_udf_function
+from tfos_ml.agent.scorer import Scorer, ScoringProcess, make_udf_function
+from tfos_ml.agent.scoring_client import ScoringProcessClient
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.udf import ScoringSpec

@@ -227,15 +227,17 @@ def test_other_mistakes(spark, tmp_path):
     tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/out")
     with pytest.raises(errors.DestinationError, match="exists already"):
         tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/out")
-    with pytest.raises(errors.DestinationError, match="holds other columns"):
+    with pytest.raises(errors.DestinationError, match="other columns"):
         tfrecord.save_as_tfrecords(spark.range(1).toDF("other"), f"{tmp_path}/out", mode="append")
-    with pytest.raises(errors.EmptyDataError, match="nothing at"):
+    with pytest.raises(errors.EmptyDataError, match="no TFRecords at"):
         tfrecord.load_tfrecords(spark, f"{tmp_path}/missing")
-    with pytest.raises(errors.ParamError, match="no option 'recordTyp'. Did you mean recordType"):
+    with pytest.raises(
+        errors.ParamError, match="option 'recordTyp' of the data source tfrecord. Did you mean recordType"
+    ):
         tfrecord.load_tfrecords(spark, f"{tmp_path}/out", recordTyp="Example")
-    with pytest.raises(errors.ParamError, match="has a column '_corrupt_record'"):
+    with pytest.raises(errors.ParamError, match="needs a column '_corrupt_record'"):
         tfrecord.load_tfrecords(spark, f"{tmp_path}/out", schema="id bigint", mode="PERMISSIVE")
-    with pytest.raises(errors.ColumnNotFoundError, match="no column 'day'"):
+    with pytest.raises(errors.ColumnNotFoundError, match="Column 'day' of partitionBy"):
         tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/new", partition_by="day")
 
 

@@ -196,7 +196,7 @@ def test_rows_with_null_or_infinity(spark, models, policy):
             "double",
             r"Column 'features' holds string, but input 'x' expects float32\(batch\)",
         ),
-        ("'a' as features", "scalar", r"'x': 'string\(\)'. are single values without a batch.*tf.map_fn"),
+        ("'a' as features", "scalar", r"'x': 'string\(\)'. are scalars without a batch.*tf.map_fn"),
         ("id as nothing", "double", "Feature column 'features' does not exist"),
         ("id as features, id as prediction", "double", r"\['prediction'\] exist already"),
     ],

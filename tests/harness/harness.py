@@ -16,10 +16,10 @@ from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.driver.fit_job import RunResult, launch
 from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.protocol.template import ClusterTemplate, make_template
 
 BATCH_ROWS = 1000
 CONSTANTS = {  # on the nodes

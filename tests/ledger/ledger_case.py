@@ -29,11 +29,11 @@ from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.driver import fit_job
 from tfos_ml.protocol import results
 from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
-from tfos_ml.protocol.template import ClusterTemplate, make_template
 
 NODES, EPOCHS = 2, 2
 IDS = {0: range(30), 1: range(1000, 1033)}  # of the rows of each node

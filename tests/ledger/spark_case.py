@@ -16,7 +16,7 @@ from ledger_case import EPOCHS, NODES, Case, Run
 from tfos_ml import TFEstimator
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
-from tfos_ml.stages import base
+from tfos_ml.stages import cluster_estimator
 
 ROWS = 62
 PHASES = ["start", "epoch", "export"]
@@ -47,7 +47,7 @@ class SparkRun(Run):
 
     def _launch(self, args: argparse.Namespace) -> Any:
         rows = self.spark.range(0, ROWS, 1, 1).withColumnRenamed("id", "features")
-        base.NodeTask = partial(NodeTask, heartbeat_timeout=self.silence)  # type: ignore[misc, assignment]
+        cluster_estimator.NodeTask = partial(NodeTask, heartbeat_timeout=self.silence)  # type: ignore[misc, assignment]
         estimator = TFEstimator(
             trainFn=ledger_program.train,
             tfArgs=vars(args),
@@ -60,7 +60,7 @@ class SparkRun(Run):
         try:
             return estimator.fit(rows)
         finally:
-            base.NodeTask = NodeTask  # type: ignore[misc]
+            cluster_estimator.NodeTask = NodeTask  # type: ignore[misc]
 
     def _reports(self) -> list[dict[str, Any]]:
         reports: list[dict[str, Any]] = self.result.summary.nodes

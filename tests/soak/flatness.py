@@ -20,7 +20,7 @@ MIB = 1 << 20
 WARM_SHARE = 0.2  # of the samples, in which caches fill
 SHARED_MEMORY = Path("/dev/shm")
 DAEMONS = {"pyspark.daemon", "tfos_ml.agent.daemon"}
-SERVER = "tfos_ml.worker.forkserver"  # what it forks shows the same command
+SERVER = "tfos_ml.worker.fork_server"  # what it forks shows the same command
 
 Sample = dict[str, float]
 

@@ -12,10 +12,10 @@ from tfos_ml.agent.spark_task import check_driver
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
 from tfos_ml.protocol.addresses import Endpoint
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Done, ReportGone
 from tfos_ml.protocol.failure import NodeFailure, find_failure
-from tfos_ml.protocol.template import make_template
 
 ONE = make_template(1)
 

@@ -59,7 +59,7 @@ def test_all_files_come_out_as_they_were_packed(packed, tmp_path):
     ids=lambda member: str(member["name"]),
 )
 def test_what_no_saved_model_holds_stays_inside(member, tmp_path):
-    with pytest.raises(ModelError, match=f"holds '{member['name']}'.*only files and directories within it"):
+    with pytest.raises(ModelError, match=f"contains '{member['name']}'.*only files and directories below its own"):
         archive_of(**member).unpack(str(tmp_path / "out"))
     assert content(tmp_path) in ({}, {"out": False})
 

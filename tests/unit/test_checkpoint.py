@@ -189,7 +189,7 @@ class TestModelDir:
         with pytest.raises(DestinationError) as caught:
             check_model_dir(str(tmp_path))
         assert str(caught.value) == (
-            f"modelDir='{tmp_path}' holds other things: ['a', 'b', 'c', 'd', 'e']. Choose a new directory, or one of "
+            f"modelDir='{tmp_path}' holds other files: ['a', 'b', 'c', 'd', 'e']. Choose a new directory, or one of "
             "an earlier fit."
         )
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfos_ml.keras import collectives
+from tfos_ml.keras import worker_group
 
 
-class Recording(collectives.WorkerGroup):
+class Recording(worker_group.WorkerGroup):
     """Two workers, of which the other has the same gradients; notes how many numbers are summed at once."""
 
     def __init__(self):
@@ -21,7 +21,7 @@ class Recording(collectives.WorkerGroup):
 
 @pytest.fixture
 def small_buckets(monkeypatch):
-    monkeypatch.setattr(collectives, "BUCKET_BYTES", 400)
+    monkeypatch.setattr(worker_group, "BUCKET_BYTES", 400)
 
 
 def test_the_last_gradients_which_come_first_are_summed_first(small_buckets):

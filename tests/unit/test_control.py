@@ -15,9 +15,9 @@ from conftest import wait_until
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportProgress
-from tfos_ml.protocol.template import make_template
 
 DEADLINE = 10.0
 
@@ -150,7 +150,7 @@ def test_files_arrive_whole_with_their_report_and_go_with_the_server(server, con
 SERVER = """
 import sys
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.protocol.template import make_template
+from tfos_ml.protocol.cluster_template import make_template
 server = ControlServer("127.0.0.1", make_template(8))
 print(server.address["location"], server.address["token"], flush=True)
 sys.stdin.read()

@@ -11,8 +11,9 @@ from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
-from tfos_ml.worker import dataset as dataset_module
-from tfos_ml.worker.dataset import RowStore, make_dataset
+from tfos_ml.worker import row_store as row_store_module
+from tfos_ml.worker.dataset import make_dataset
+from tfos_ml.worker.row_store import RowStore
 
 SEED = 11
 TOTALS = [13, 0, 20, 4]
@@ -121,7 +122,7 @@ class TestSpilledRows:
         assert sorted(itertools.chain(*found[: len(found) // 2])) == list(range(TOTAL))
 
     def test_files_of_a_pass_that_is_given_up_are_deleted(self, index_store, monkeypatch, tmp_path):
-        monkeypatch.setattr(dataset_module, "MOST_READINGS", 0.0)
+        monkeypatch.setattr(row_store_module, "MOST_READINGS", 0.0)
         store = self.spilled(index_store, "some")
         pieces = store.read(store.plan(SEED, 0)[0], np.arange(TOTAL + 1), np.zeros(0, int))
         next(pieces)
@@ -140,10 +141,10 @@ class TestSpilledRows:
         in_blocks.check_room()
 
     def test_no_more_than_a_window_is_loaded_at_a_time(self, index_store, monkeypatch):
-        monkeypatch.setattr(dataset_module, "MOST_READINGS", 100.0)
+        monkeypatch.setattr(row_store_module, "MOST_READINGS", 100.0)
         loaded = []
-        real = dataset_module.load_rows
-        monkeypatch.setattr(dataset_module, "load_rows", lambda *args: loaded.append(len(args[3])) or real(*args))
+        real = row_store_module.load_rows
+        monkeypatch.setattr(row_store_module, "load_rows", lambda *args: loaded.append(len(args[3])) or real(*args))
         store = self.spilled(index_store, "some")
         assert rows(dataset(store, seed=None)) == list(range(TOTAL))
         assert sum(loaded) == TOTAL

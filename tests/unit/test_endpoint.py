@@ -15,6 +15,7 @@ from tfos_ml.agent.row_server import RowServer
 from tfos_ml.data import blocks, rdd_to_arrow, spool
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import ExchangeRows, PutPartition
@@ -24,7 +25,6 @@ from tfos_ml.protocol.messages import (
     Message,
 )
 from tfos_ml.protocol.partition_grants import GrantClient
-from tfos_ml.protocol.template import make_template
 from tfos_ml.protocol.transport import command, connect
 
 TOKEN = "the run's token"

@@ -56,14 +56,14 @@ def keras():
 @pytest.fixture(scope="module")
 def is_exact(keras):
     from tfos_ml.keras.data_parallel import PassRules
-    from tfos_ml.keras.sync import is_exact
+    from tfos_ml.keras.metric_sums import is_exact
 
     return lambda metric, inexact=None: is_exact(metric, PassRules(inexact=inexact))
 
 
 @pytest.fixture(scope="module")
 def group(keras):
-    from tfos_ml.keras.collectives import WorkerGroup
+    from tfos_ml.keras.worker_group import WorkerGroup
 
     return WorkerGroup(0, 1, 60.0)
 
@@ -137,7 +137,7 @@ def fitted(keras):
 
 class TestLeafMetrics:
     def test_are_the_loss_and_all_that_was_compiled(self, keras, fitted):
-        from tfos_ml.keras.sync import leaf_metrics
+        from tfos_ml.keras.metric_sums import leaf_metrics
 
         model = fitted(metrics=["mae", keras.metrics.AUC(name="auc")], weighted_metrics=["mse"])
         assert [m.name for m in leaf_metrics(model)] == ["loss", "mae", "auc", "mse"]
@@ -146,7 +146,7 @@ class TestLeafMetrics:
 class TestAlone:
     def test_metrics_stay_as_they_are_and_are_not_warned_of(self, keras, fitted, group):
         from tfos_ml.keras.data_parallel import PassRules
-        from tfos_ml.keras.sync import MetricSums
+        from tfos_ml.keras.metric_sums import MetricSums
 
         model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="correlation"), "mae"])
         before = [np.asarray(v) for m in model.metrics for v in m.variables]

@@ -16,11 +16,11 @@ from wrong_programs import ERROR, ROWS, WRONG, counting
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import data_parallel, dry_run
-from tfos_ml.keras.batches import TrainingData
-from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.inspection import describe
 from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.keras.training_data import TrainingData
+from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
 
 pytestmark = pytest.mark.slow

@@ -413,7 +413,7 @@ class TestPublish:
         commit(str(target), "restarted")
         stage(str(source), str(target), "late")
         assert contents(target) == contents(source)
-        with pytest.raises(DestinationError, match="filled by somebody else"):
+        with pytest.raises(DestinationError, match="is not empty any more"):
             commit(str(target), "late")
         assert contents(target) == contents(source)
 
@@ -421,7 +421,7 @@ class TestPublish:
         parent = tmp_path / "taken"
         stage(str(source), f"{parent}/out", "run1")
         (parent / "out").write_text("a file by now")
-        with pytest.raises(DestinationError, match="taken/out' cannot be published to by the driver: .*"):
+        with pytest.raises(DestinationError, match="The driver cannot publish to exportDir='.*taken/out': .*"):
             commit(f"{parent}/out", "run1")
         assert (parent / "out").read_text() == "a file by now"
 
@@ -429,7 +429,7 @@ class TestPublish:
     def test_fetching_what_is_no_directory_is_an_error(self, tmp_path, what):
         if what == "a file":
             (tmp_path / "model").write_text("x")
-        with pytest.raises(ModelError, match=f"There is no SavedModel at exportDir='{tmp_path}/model'"):
+        with pytest.raises(ModelError, match=f"The driver finds no SavedModel at exportDir='{tmp_path}/model'"):
             fetch(str(tmp_path / "model"), str(tmp_path / "back"))
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tfos_ml.protocol.template import make_template
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.stages.fit_outcome import independence
 
 

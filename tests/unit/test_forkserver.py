@@ -14,10 +14,10 @@ import pytest
 from conftest import ends, lives, wait_until
 
 from tfos_ml.agent import fork_client
+from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import ForkedProcess, Forking, start_process
-from tfos_ml.agent.process import child_environment
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS
-from tfos_ml.worker.forkserver import NO_MARKER
+from tfos_ml.worker.fork_server import NO_MARKER
 
 pytestmark = pytest.mark.slow
 DEADLINE = 60.0
@@ -80,7 +80,7 @@ def servers(owner):
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             command = process.cmdline()
-            if "tfos_ml.worker.forkserver" in command and command[-4] == str(owner) and process.ppid() == 1:
+            if "tfos_ml.worker.fork_server" in command and command[-4] == str(owner) and process.ppid() == 1:
                 found.append(process)
     return found
 
@@ -131,7 +131,7 @@ class TestServer:
 
     def test_started_by_many_at_once_is_one(self, start, owner):
         program = (
-            "import os, sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.process import *;"
+            "import os, sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.child_process import *;"
             "forking = Forking(int(sys.argv[1]), 300); variables = child_environment('0' * 32, 1, {});"
             "process = start_process('forked', ['end', '7'], variables, 0, 1, forking);"
             "sys.exit(type(process) is not ForkedProcess or process.wait(60) - 7)"
@@ -163,19 +163,20 @@ class TestServer:
             executor.kill()
             assert ends(server.pid, DEADLINE)
 
-    def test_that_stands_still_is_left_for_good_within_seconds(self, start, owner, monkeypatch):
+    def test_that_does_not_answer_is_killed_and_replaced_by_a_fresh_process(self, start, owner, monkeypatch):
         running = start("wait")
         server = servers(owner.pid)[0]
         server.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)
-        assert is_forked(start("end", "0"))  # of another server
+        monkeypatch.setattr(fork_client, "ANSWER_SECONDS", 1.0)
+        process = start("end", "0")
+        assert not is_forked(process)
+        assert process.wait(DEADLINE) == 0
         assert ends(server.pid, DEADLINE)
-        assert len([process for process in servers(owner.pid) if process.pid != running.pid]) == 1
         assert running.poll() is None
 
     def test_ends_processes_of_a_requester_that_died(self, start, owner, tmp_path):
         program = (
-            "import sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.process import *;"
+            "import sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.child_process import *;"
             "process = start_process('forked', ['wait'], child_environment('0' * 32, 1, {}), 0, 2,"
             "Forking(int(sys.argv[1]), 300)); print(process.pid, flush=True); sys.stdin.read()"
         )
@@ -226,7 +227,6 @@ class TestTensorFlow:
     KERAS = ((USES_KERAS, "1"),)
 
     def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start, monkeypatch):
-        monkeypatch.setattr(fork_client, "STILL_SECONDS", 1.0)  # its import takes longer, and is waited for
         assert told(start, "tensorflow", environment=self.KERAS)["tensorflow"]
         for _ in range(2):
             process = start("compute", environment=self.KERAS)

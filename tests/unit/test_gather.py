@@ -12,7 +12,7 @@ from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.agent.spark_task import BarrierTask
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
-from tfos_ml.protocol.template import make_template
+from tfos_ml.protocol.cluster_template import make_template
 
 NODES = 3
 DEADLINE = 20.0

@@ -5,7 +5,7 @@ import pytest
 from keras_worker import worker_context
 
 from tfos_ml.data.spool import SpoolDirectories
-from tfos_ml.worker import dataset as dataset_module
+from tfos_ml.worker import row_store as row_store_module
 from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 
 SEED, TOTAL = 11, 37
@@ -144,5 +144,5 @@ class TestDataset:
     def test_steps_do_not_depend_on_the_size_of_blocks(self, make_store, monkeypatch, block_rows, rank, size):
         store = make_store(rank, size)
         expected = labels_of(pass_of(store, batch=2, seed=SEED))
-        monkeypatch.setattr(dataset_module, "BLOCK_ROWS", block_rows)
+        monkeypatch.setattr(row_store_module, "BLOCK_ROWS", block_rows)
         assert labels_of(pass_of(store, batch=2, seed=SEED)) == expected

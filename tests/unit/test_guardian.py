@@ -9,9 +9,9 @@ import psutil
 import pytest
 from conftest import ends, lives
 
-from tfos_ml.agent.process import new_marker
+from tfos_ml.agent.child_process import new_marker
 from tfos_ml.agent.reaper import Reaper
-from tfos_ml.worker.forkserver import MARKER
+from tfos_ml.worker.fork_server import MARKER
 
 pytestmark = pytest.mark.slow
 DEADLINE = 15.0
@@ -20,7 +20,7 @@ DEADLINE = 15.0
 SUPERVISOR = """
 import json, os, subprocess, sys
 from tfos_ml.agent.reaper import Reaper
-from tfos_ml.worker.forkserver import MARKER
+from tfos_ml.worker.fork_server import MARKER
 
 given = json.loads(sys.argv[1])
 guardian = Reaper(given["marker"], given["directories"], **given.get("watching", {}))

@@ -18,6 +18,7 @@ from tfos_ml.driver import feeds as driver_feeds
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client, results, transport
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
     GetOutcome,
@@ -28,7 +29,6 @@ from tfos_ml.protocol.control_messages import (
 )
 from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN, PartitionGrants, check_rows
-from tfos_ml.protocol.template import make_template
 from tfos_ml.tfcluster.address import ClusterAddress
 
 DEADLINE = 10.0

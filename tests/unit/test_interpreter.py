@@ -5,7 +5,7 @@ import cloudpickle
 import pytest
 from node_tasks import make_start
 
-from tfos_ml.agent.process import ChildProcess, child_environment
+from tfos_ml.agent.child_process import ChildProcess, child_environment
 from tfos_ml.common.interpreter import module_command, search_path
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.settings import NodeSettings

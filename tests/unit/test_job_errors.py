@@ -6,8 +6,8 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.driver.job_errors import node_error
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.template import make_template
 
 HOSTS = ["10.0.0.1", "10.0.0.2"]
 RUNNING = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=object()))

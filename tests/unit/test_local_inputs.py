@@ -83,7 +83,7 @@ def test_a_batch_in_any_form(rows):
         ([[1, 2], [3]], FOUR, errors.ShapeError, r"differ in shape.*float32\(batch, 4\)"),
         (["a"] * 4, FOUR, errors.ShapeError, r"holds text.*float32\(batch, 4\)"),
         (None, FOUR, errors.ShapeError, "holds NoneType"),
-        ({"other": ROW}, FOUR, errors.ColumnNotFoundError, r"\['features'\] are not among \['other'\]"),
+        ({"other": ROW}, FOUR, errors.ColumnNotFoundError, r"\['features'\] are missing. Received: \['other'\]"),
         (ROW, TWO, errors.SignatureError, r"has 2 inputs; pass a dict.*\['left', 'right'\].*list"),
         ({"left": [[1, 2], [3, 4]], "right": 5}, TWO, errors.ShapeError, r"\{'left': 2, 'right': 1\}"),
     ],

@@ -8,14 +8,14 @@ from node_tasks import make_task
 
 from tfos_ml import errors
 from tfos_ml.agent import node_events as e
-from tfos_ml.agent.identity import identity_of
+from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_state import COLLATERAL_SECONDS, CULPRIT_SECONDS, UNFINISHED, NodeState, Phase, ProcessState
 from tfos_ml.protocol import messages as m
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_messages import Ending, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.shutdown_timeouts import Limit, ShutdownTimeouts
-from tfos_ml.protocol.template import make_template
 
 JOIN, HEARTBEAT, LEASE = 10.0, 30.0, 20.0
 OWN = Failure(errors.TrainFnError, "the train function raised")

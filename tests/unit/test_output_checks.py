@@ -101,7 +101,7 @@ class TestValues:
 
     @pytest.mark.parametrize(("kind", "values"), [(MULTICLASS, LOGITS), (BINARY, np.array([[-0.4], [1.7]]))])
     def test_are_never_given_as_probabilities(self, kind, values):
-        with pytest.raises(ModelError, match="where its loss expects probabilities"):
+        with pytest.raises(ModelError, match="but its loss expects probabilities"):
             classify(values, PredictionSpec(kind), 0.5)
         found = classify(values, PredictionSpec(kind, from_logits=True), 0.5)
         np.testing.assert_allclose(found["probability"].sum(axis=1), 1)

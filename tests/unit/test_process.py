@@ -7,14 +7,14 @@ import sys
 import pytest
 from conftest import ends, lives
 
-from tfos_ml.agent.process import (
+from tfos_ml.agent.child_process import (
     ChildProcess,
     child_environment,
     describe_exit,
     kill_tree,
 )
 from tfos_ml.common.pids import ProcessHandle
-from tfos_ml.worker.forkserver import MARKER
+from tfos_ml.worker.fork_server import MARKER
 
 DEADLINE = 10.0
 

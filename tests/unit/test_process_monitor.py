@@ -4,8 +4,8 @@ import pytest
 from conftest import wait_until
 
 from tfos_ml import errors
+from tfos_ml.agent.child_process import ChildProcess, child_environment
 from tfos_ml.agent.node_events import ProcessExited
-from tfos_ml.agent.process import ChildProcess, child_environment
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.channel import QueuedChannel

@@ -9,7 +9,7 @@ from tfos_ml.agent import rendezvous
 from tfos_ml.agent.rendezvous import Rendezvous, leave_together
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.addresses import Endpoint
-from tfos_ml.protocol.template import make_template
+from tfos_ml.protocol.cluster_template import make_template
 
 NODES = 3
 DEADLINE = 20.0

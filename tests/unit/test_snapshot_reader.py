@@ -15,7 +15,7 @@ from tfos_ml.data.packed_lists import pack
 from tfos_ml.data.schema import ColumnSpec, FeedSchema
 from tfos_ml.data.snapshot_layout import Snapshot, SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.protocol.template import make_template
+from tfos_ml.protocol.cluster_template import make_template
 
 BUCKETS, COUNTS = 6, [5, 0, 1, 30]  # rows by source partition
 IDS = [(partition << PARTITION_SHIFT) + place for partition, rows in enumerate(COUNTS) for place in range(rows)]

@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from tfos_ml.errors import ParamError
-from tfos_ml.protocol.template import cluster_spec, make_template, tf_config
+from tfos_ml.protocol.cluster_template import cluster_spec, make_template, tf_config
 
 
 def expected_jobs(size, num_ps, master, evaluator):

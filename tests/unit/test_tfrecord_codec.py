@@ -191,9 +191,9 @@ def test_damaged_messages_are_told_exactly_when_protocol_buffers_cannot_read_the
         (pa.int64(), {"int64_list": tf.train.Int64List(value=[1, 2])}, "has 2 values"),
         (pa.int64(), {"float_list": tf.train.FloatList(value=[1])}, "is a FloatList"),
         (pa.int8(), {"int64_list": tf.train.Int64List(value=[128])}, "cannot hold"),
-        (pa.string(), {"bytes_list": tf.train.BytesList(value=[b"\xff"])}, "no UTF-8"),
+        (pa.string(), {"bytes_list": tf.train.BytesList(value=[b"\xff"])}, "not UTF-8"),
         (pa.decimal128(4, 1), {"bytes_list": tf.train.BytesList(value=[b"1.25"])}, "cannot hold"),
-        (pa.float64(), {"bytes_list": tf.train.BytesList(value=[b"1.25"])}, "multiple of eight"),
+        (pa.float64(), {"bytes_list": tf.train.BytesList(value=[b"1.25"])}, "multiple of 8"),
     ],
 )
 def test_features_that_do_not_fit_are_told_by_record(kind, feature, reason):

@@ -21,6 +21,7 @@ import pytest
 
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import transport
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
@@ -41,7 +42,6 @@ from tfos_ml.protocol.control_messages import (
     SendFile,
     SendResults,
 )
-from tfos_ml.protocol.template import make_template
 
 DEADLINE = 30.0
 GROWTH_MIB = 64
@@ -54,7 +54,7 @@ from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.agent.row_server import RowServer
-from tfos_ml.protocol.template import make_template
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.data import spool
 from tfos_ml.agent.row_receiver import RowReceiver
 from pathlib import Path

@@ -20,7 +20,7 @@ MODULES = (
     *(
         "tfos_ml.agent.standalone_supervisor",
         "tfos_ml.agent.feed_task",
-        "tfos_ml.agent.scoring_client",
+        "tfos_ml.agent.scorer",
         "tfos_ml.agent.task_input",
     ),
 )

@@ -74,7 +74,7 @@ FED_SCHEMA = "partition int, rows long"
 
 
 def _partition() -> int:
-    """Number of the partition that this Spark task computes."""
+    """The number of the partition that this Spark task computes."""
     from pyspark import TaskContext
 
     context: Any = TaskContext.get()
@@ -164,11 +164,11 @@ def _put(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> i
                 writer.done_writing()
                 if not _answer(reader)["wanted"]:
                     return None
-                is_settled = bool(_answer(reader).get("settled"))  # the node, or another, has taken them over
+                is_settled = bool(_answer(reader).get("settled"))  # this or another node has taken the rows over
         except call.BROKEN:
             if not (has_sent_all and call.has_committed(claimant)):
                 raise
-            is_settled = True  # it was only the answer that got lost
+            is_settled = True  # only the answer was lost
     return sent if is_settled else None
 
 
@@ -210,12 +210,12 @@ def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch])
 
 
 def _assigned_node(spec: FeedSpec, partition: int) -> FeedNode:
-    """The node that the driver assigns a partition to. Any node once the call has ended: that node refuses the rows."""
+    """The node to which the driver assigns a partition; after the end of the call any node, which refuses the rows."""
     host = address_towards(spec.control["location"])
     try:
         with closing(ControlClient(**spec.control)) as client:
             rank = client.call_reliably(AssignPartition(spec.number, partition, host), spec.patience).rank
-    except pa.ArrowException:  # without the driver nothing is granted, and the node says so
+    except pa.ArrowException:  # without the driver no partition is granted, and the node reports that
         rank = None
     return next((node for node in spec.nodes if node.rank == rank), spec.nodes[0])
 

@@ -1,70 +1,42 @@
 """Starts processes that use TensorFlow: forks of a server that has already imported it, or fresh interpreters.
 
-A host has one fork server (:mod:`tfos_ml.worker.forkserver`) for each application (or executor), user, Python, and
+A host has one fork server (:mod:`tfos_ml.worker.fork_server`) for each application (or executor), user, Python, and
 everything else that a process inherits from its parent, such as control groups and namespaces. Clients find the server
-by its socket, whose directory is named after all of these; the first client starts it. Where a fork server is not
-possible, or does not fork, a fresh process is started.
+by its socket, whose directory is named after all of these (:mod:`tfos_ml.agent.shared_sockets`). The first client
+starts the server. If a fork server is not possible, or refuses to fork, a fresh process is started.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
-import resource
-import select
 import socket
 import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
-import psutil
-
+from tfos_ml.agent.shared_sockets import read_at_start, read_at_start_only, socket_path, sweep
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.interpreter import module_command
-from tfos_ml.common.pids import ProcessHandle, activity, start_mark, start_ticks
+from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.frames import receive_frame, send_frame
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER, Exited, Forked, Refused, Request
+from tfos_ml.worker.fork_server import MARKER, NO_MARKER, Exited, Forked, ForkRequest, Refused
 
 logger = logging.getLogger(__name__)
-SERVER_MODULE = "tfos_ml.worker.forkserver"
-ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork
-STILL_SECONDS = 6.0  # a server that owes an answer is ended after so long without any activity
-_SLICE_SECONDS = 0.25
+SERVER_MODULE = "tfos_ml.worker.fork_server"
+ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork; then it is killed
 EXIT_SECONDS = 2.0  # between the end of a process and the report of its exit code
-
-# Programs may read these variables when they start or are imported: processes share a server only if they agree.
-_READ_AT_START = (
-    *("ABSL_", "ARROW_", "CUDA_", "DNNL_", "GLIBC_", "GOMP_", "GRPC_", "HIP_", "HOME", "JAX_", "KERAS_", "KMP_"),
-    *("LANG", "LC_", "LD_", "MALLOC_", "MKL_", "NCCL_", "NO_COLOR", "NPY_", "NUMEXPR_", "NVIDIA_", "OMP_", "ONEDNN_"),
-    *("OPENBLAS_", "PROTOCOL_BUFFERS_", "PYTHON", "ROCM_", "TERM", "TFDS_", "TF_", "TPU_", "TZ", "USER", "XLA_"),
-)
-_READ_LATER = ("PYTHONPATH", "TF_CONFIG", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS")
-# scikit-learn sets these when TensorFlow imports it: maybe in the driver, not in executors.
-_DEFAULTS = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
-_KERAS_DEFAULTS = {
-    "floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last",
-    "nnx_enabled": False,
-}  # fmt: skip
-_KIND, _PREFIX = "forkserver", "tfos_ml-"
-_SHARED = "app"  # in place of a pid, for servers with several owners
-_EXECUTOR = "ExecutorBackend"  # ends the main class of executors: CoarseGrained-, KubernetesExecutorBackend
-# Of Spark's for its own workers, of TensorFlow's once it is imported, and of GPUs, where there are none.
-_NOT_READ = ("PYTHON_DAEMON_", "PYTHON_UDF_", "PYTHON_WORKER_", "TPU_ML_PLATFORM", "CUDA_VISIBLE_DEVICES")
+_KIND = "forkserver"
 
 
 class Process(Protocol):
-    """A process under way, as :class:`subprocess.Popen` is."""
+    """A running process, like :class:`subprocess.Popen`."""
 
     pid: int
 
@@ -78,24 +50,6 @@ class Process(Protocol):
         """End it."""
 
 
-def executor() -> int:
-    """The JVM that this Python worker belongs to, or else the process that has started it."""
-    for parent in psutil.Process().parents():
-        with contextlib.suppress(psutil.Error):
-            if parent.name() == "java":
-                return parent.pid
-    return os.getppid()
-
-
-def executor_cores(pid: int) -> int | None:
-    """Cores that Spark has given an executor, as its command line says; None if it is none (in local mode)."""
-    with contextlib.suppress(psutil.Error, ValueError):
-        command = psutil.Process(pid).cmdline()
-        if any(_EXECUTOR in word for word in command):  # other programs may have such an argument, too
-            return int(command[command.index("--cores") + 1])
-    return None
-
-
 @dataclass(frozen=True)
 class Forking:
     """Which fork server is used, and how long it waits for the next request."""
@@ -105,11 +59,11 @@ class Forking:
     application: str = ""  # its processes on this host share a server; "": only the owner uses it
 
     def is_possible(self) -> bool:
-        """Whether a server is used. With GPUs there is none: forks cannot use a GPU that their parent has opened."""
+        """Whether a server is used; not with GPUs, because forks cannot use a GPU that their parent has opened."""
         return self.idle_seconds > 0 and not has_gpu_device()
 
     def alone(self) -> Forking:
-        """The same with a server for the owner alone: a shared one may find other packages."""
+        """The same, but with a server for the owner only. A shared server may find other packages."""
         return replace(self, application="")
 
 
@@ -128,7 +82,8 @@ def start_process(
     Parameters
     ----------
     module, arguments
-        What it calls. The first argument is the pid of this process if it is the parent, else "0"; then `arguments`.
+        The module, and arguments of its ``main`` after the first. The first is the pid of this process if it is the
+        parent, else "0".
     environment : mapping of str to str
         Its whole environment, with its complete search path in PYTHONPATH.
     standard_input, output : int or file
@@ -143,8 +98,10 @@ def start_process(
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
     if forking is not None and forking.is_possible():
         owner = (forking.owner, start_ticks(forking.owner) or 0)
-        request = Request(module, ["0", *arguments], dict(environment), os.getcwd(), owner, name, outlives_requester)
-        # The second time another one, if the first has ended.
+        request = ForkRequest(
+            module, ["0", *arguments], dict(environment), os.getcwd(), owner, name, outlives_requester
+        )
+        # The second attempt reaches a new server, if the first server has ended.
         servers = [forking, forking, *([forking.alone()] if forking.application else [])]
         while servers:
             server = servers.pop(0)
@@ -169,7 +126,7 @@ def start_process(
 def start_server(environment: Mapping[str, str], forking: Forking) -> None:
     """Start the fork server for an environment, unless it runs; do not wait until it has imported TensorFlow."""
     if forking.is_possible():
-        with contextlib.suppress(OSError):  # whoever needs it will tell
+        with contextlib.suppress(OSError):  # the first node that needs the server reports it
             _connect(environment, forking)[0].close()
 
 
@@ -200,7 +157,7 @@ class ForkedProcess:
         return self._returncode
 
     def _read_code(self) -> int:
-        """The exit code that the process or else the server has reported; if neither has, both were killed."""
+        """The exit code that the process or the server has reported. If neither has reported one, both were killed."""
         self._connection.settimeout(EXIT_SECONDS)
         try:
             return decode(Exited, _read(self._connection)).code
@@ -213,23 +170,23 @@ class ForkedProcess:
             self._handle.send_signal(SIGKILL)
 
 
-def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> ForkedProcess:
+def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) -> ForkedProcess:
     """Ask the fork server for a process; start the server first if there is none.
 
     Raises
     ------
     OSError, ValueError, LookupError
-        If it does not fork; ``ConnectionError`` if it has ended: a new server may take its place.
+        If the server does not fork; ``ConnectionError`` if it has ended, so that a new server can be started.
     """
     connection, path = _connect(request.environment, forking)
     try:
         connection.settimeout(ANSWER_SECONDS)
         send_frame(connection, encode(request), descriptors)
-        server = unix_sockets.peer(connection)
-        if _stands_still(connection, server):
-            _leave_for_good(path, server)
-            raise ConnectionError(f"the fork server stood still for {STILL_SECONDS:g} s, and was ended")
-        answer: Forked | Refused = decode(Forked | Refused, _read(connection))  # type: ignore[arg-type]
+        try:
+            answer: Forked | Refused = decode(Forked | Refused, _read(connection))  # type: ignore[arg-type]
+        except TimeoutError:
+            _kill_server(path, unix_sockets.peer(connection))
+            raise TimeoutError(f"the fork server has not answered for {ANSWER_SECONDS:g} s, and was killed") from None
         if isinstance(answer, Refused):
             raise OSError(answer.reason)
         return ForkedProcess(connection, answer.pid, answer.started)
@@ -238,27 +195,8 @@ def _fork(request: Request, descriptors: Sequence[int], forking: Forking) -> For
         raise
 
 
-def _stands_still(connection: socket.socket, server: int) -> bool:
-    """Wait until a server answers or shows no activity; returns whether it is inactive. It may be importing first.
-
-    Slices of time are counted, not seconds: if the whole machine was suspended, so was this process, and that counts
-    as one slice. Raises ``TimeoutError`` after ``ANSWER_SECONDS``.
-    """
-    poller = select.poll()
-    poller.register(connection, select.POLLIN)
-    known, still, deadline = activity(server), 0.0, time.monotonic() + ANSWER_SECONDS
-    while not poller.poll(_SLICE_SECONDS * 1000):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the fork server has not answered for {ANSWER_SECONDS:g} s")
-        known, before = activity(server), known
-        still = still + _SLICE_SECONDS if known == before else 0.0
-        if still >= STILL_SECONDS:
-            return True
-    return False
-
-
-def _leave_for_good(path: Path, server: int) -> None:
-    """End an inactive server, so that it cannot fork later. Processes that it has forked continue without it."""
+def _kill_server(path: Path, server: int) -> None:
+    """Kill a server, so that it cannot fork later. Processes that it has forked continue without it."""
     with contextlib.suppress(OSError):  # it has ended
         if SERVER_MODULE.encode() in Path(f"/proc/{server}/cmdline").read_bytes().split(b"\0"):
             os.kill(server, SIGKILL)
@@ -268,6 +206,8 @@ def _leave_for_good(path: Path, server: int) -> None:
             with connection:
                 if unix_sockets.peer(connection) == server:
                     path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # another server already listens there
+            path.parent.rmdir()
 
 
 def _read(connection: socket.socket) -> bytes:
@@ -291,79 +231,6 @@ def _connect(environment: Mapping[str, str], forking: Forking) -> tuple[socket.s
     if connection is None:
         raise ConnectionError("the fork server has ended")
     return connection, path
-
-
-def socket_path(kind: str, owner: int | str, key: object) -> Path:
-    """Path of the socket that is shared by processes with the same key, inherited state and owner.
-
-    The owner is a process, given by its pid, or an application, given by its name.
-    """
-    digest = _digest([key, _inherited()])
-    whose = f"{_SHARED}-{_digest(owner)}" if isinstance(owner, str) else f"{owner}-{start_mark(owner)}"
-    return Path(tempfile.gettempdir(), f"{_PREFIX}{kind}-{whose}-{digest}", "socket")
-
-
-def _digest(key: object) -> str:
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def sweep(kind: str) -> None:
-    """Delete the sockets of killed servers whose owner is gone."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{kind}-*-*-*"):
-        owner, mark = directory.name.removeprefix(f"{_PREFIX}{kind}-").split("-")[:2]
-        with contextlib.suppress(OSError):
-            if owner == _SHARED:
-                _remove_unserved(directory)
-            elif owner.isdecimal() and start_mark(int(owner)) != mark:
-                (directory / "socket").unlink(missing_ok=True)
-                directory.rmdir()
-
-
-def _remove_unserved(directory: Path) -> None:
-    """Delete an application's directory if no server listens in it and nobody has locked it."""
-    with unix_sockets.locked(directory, seconds=0):
-        connection = unix_sockets.connect(directory / "socket")
-        if connection is None:
-            directory.rmdir()
-        else:
-            connection.close()
-
-
-def read_at_start(environment: Mapping[str, str]) -> list[object]:
-    """The variables and files that a process with this environment may read when it starts."""
-    configuration = {**_KERAS_DEFAULTS, **_keras_configuration(environment)}
-    backend = str(configuration.pop("backend"))
-    return [{"KERAS_BACKEND": backend, **read_at_start_only(environment)}, configuration]
-
-
-def read_at_start_only(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables in which processes that share a server must agree."""
-    read = {name: value for name, value in variables.items() if _is_read_at_start(name)}
-    return {name: value for name, value in read.items() if _DEFAULTS.get(name) != value}
-
-
-def _is_read_at_start(name: str) -> bool:
-    return name.startswith(_READ_AT_START) and not name.startswith(_NOT_READ) and name not in _READ_LATER
-
-
-def _keras_configuration(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration file that Keras reads on import; if there is none, Keras writes one with its defaults."""
-    home = environment.get("KERAS_HOME") or Path(environment.get("HOME", "~"), ".keras").expanduser()
-    try:
-        configuration = json.loads(Path(home, "keras.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return configuration if isinstance(configuration, dict) else {}
-
-
-def _inherited() -> list[object]:
-    """What else a process inherits from its parent."""
-    limits = [resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name[:7] == "RLIMIT_"]
-    umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
-    groups = [os.getuid(), os.getgid(), *os.getgroups()]
-    place = [Path("/proc/self/cgroup").read_text(), sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)]
-    namespaces = [os.readlink(path) for path in sorted(Path("/proc/self/ns").iterdir())]  # pids mean nothing in others
-    return [sys.executable, limits, umask, groups, *place, namespaces]
 
 
 def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, imports_keras: bool) -> None:

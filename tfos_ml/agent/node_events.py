@@ -1,4 +1,4 @@
-"""The events that can happen to a node, and the effects that its :class:`NodeState` answers with."""
+"""The events that can happen to a node, and the effects with which its :class:`NodeState` responds."""
 
 from __future__ import annotations
 

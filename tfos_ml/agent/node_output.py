@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.agent.process import LimitedLines
+from tfos_ml.agent.child_process import LimitedLines
 
 if TYPE_CHECKING:
     from tfos_ml.agent.progress_link import ProgressLink
@@ -30,7 +30,7 @@ class NodeOutput:
         self._link: ProgressLink | None = None
         self._kept: deque[str] = deque(maxlen=KEPT_LINES)
         self._limited = LimitedLines(self._send, max(1, LINES_A_SECOND // size))
-        self.printed = self._limited if verbose >= ALL else None  # takes the lines that the node's process prints
+        self.printed = self._limited if verbose >= ALL else None  # for lines that the node's process prints
 
     def connect(self, link: ProgressLink) -> None:
         """Send all lines so far, and later ones, over a link to the driver."""

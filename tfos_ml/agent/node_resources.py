@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfos_ml.agent.fork_client import Forking, executor
-from tfos_ml.agent.identity import NodeIdentity
-from tfos_ml.agent.process import ChildProcess, LimitedLines, child_environment, new_marker
+from tfos_ml.agent.child_process import ChildProcess, LimitedLines, child_environment, new_marker
+from tfos_ml.agent.executor_process import executor
+from tfos_ml.agent.fork_client import Forking
+from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
 from tfos_ml.agent.rendezvous import ReservedPort
 from tfos_ml.agent.spark_task import SparkTask
@@ -23,7 +24,7 @@ from tfos_ml.protocol.paths import LOG_DIR
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.worker.main"
-HEARTBEATS = 24  # of a process within the time after which it counts as stuck
+HEARTBEATS = 24  # number of heartbeats of a process within its heartbeat timeout
 END_SECONDS = 10.0
 
 
@@ -130,15 +131,15 @@ class ResourceClaim:
 
     def _tensorboard_port(self) -> int:
         settings = self._member.task.settings
-        given = ports_of_variable(TENSORBOARD_VARIABLE) if settings.takes_port_variables else None
-        return settings.tensorboard_port or (given or ANY_PORT)[0]
+        ports = ports_of_variable(TENSORBOARD_VARIABLE) if settings.takes_port_variables else None
+        return settings.tensorboard_port or (ports or ANY_PORT)[0]
 
     def log_tail(self) -> str:
         """The last lines that the process has printed."""
         return self.child.log_tail() if self.child is not None else ""
 
     def release(self, report: bool) -> bool:
-        """Release all resources. If this process is killed first, the reaper does so.
+        """Release all resources. If this process is killed first, the reaper releases them.
 
         Parameters
         ----------
@@ -161,7 +162,7 @@ class ResourceClaim:
                 self._resources.channel.close()
                 if self._resources.tensorboard is not None:
                     self._resources.tensorboard.wait(END_SECONDS)
-        except Exception:  # what ended the node matters more, and is on its way to the driver
+        except Exception:  # the error that ended the node matters more, and is being reported
             logger.exception("%s could not be cleaned up in time", self._member.node.label)
         spool.remove(self._directories)  # again, for a node that never started its reaper
         return reported

@@ -1,4 +1,4 @@
-"""What a node sends to the driver when it ends: its report, its results, its SavedModel."""
+"""Makes the result rows of a node: its report, its results and its SavedModel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_ml.agent import result_upload
-from tfos_ml.agent.identity import NodeIdentity
+from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.spool import room_in
 from tfos_ml.errors import DestinationError

@@ -1,4 +1,4 @@
-"""A node while its process runs: it joins the others, gets its rows, and ends with its cluster."""
+"""Leads a node while its process runs: it joins the other nodes, gets its rows, and ends with its cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from msgspec.structs import asdict
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.identity import NodeIdentity
 from tfos_ml.agent.node_events import (
     Event,
     Exchange,
@@ -28,6 +27,7 @@ from tfos_ml.agent.node_events import (
     SendToProcess,
     Tick,
 )
+from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import NodeResources
 from tfos_ml.agent.node_result import NodeResult
@@ -41,15 +41,15 @@ from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
+from tfos_ml.protocol.cluster_template import cluster_spec, tf_config
 from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, WorksOn
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.mailbox import PERIOD_SECONDS, MailboxWriter, mailbox_of
-from tfos_ml.protocol.template import cluster_spec, tf_config
 from tfos_ml.protocol.transport import node_secret
 
-GATHER_GRACE_SECONDS = 10.0  # the driver gives up so much earlier: it knows who is missing
+GATHER_GRACE_SECONDS = 10.0  # the driver gives up this much earlier, because it knows which nodes are missing
 STANDALONE_PING_FACTOR = 5  # standalone nodes ping more often: the driver's announcements come with its answers
 
 
@@ -219,7 +219,7 @@ class NodeRun:
         for idle in self._source.feed(batches):
             self._pump(idle)
             if self._is_returned and (self._source.rows["train"] or not self._task.schema.columns):
-                break  # not before a first row: an input without any is an error
+                break  # but not before the first row, because an input without rows is an error
         if self._is_returned:
             self._source.close()
         else:

@@ -6,7 +6,7 @@ Phase      What holds                                             What ends it
 CLAIMED    its process runs; it waits for the other nodes         all nodes have met
 JOINED     all nodes have met; it gets its rows                   all nodes have sent their row counts
 RUNNING    the nodes train; they meet at barriers                 all that train have ended
-DRAINING   workers beside a chief may still work                  none does; at once in a cluster without them
+DRAINING   workers beside a chief may still work                  none works; at once in a cluster without them
 DONE       no exchange is left; its process may have a timeout    its process has ended, or its timeout is over
 ENDED      nothing changes any more
 =========  =====================================================  ==============================================
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from tfos_ml import errors
-from tfos_ml.agent.identity import NodeIdentity
+from tfos_ml.agent.child_process import describe_exit
 from tfos_ml.agent.node_events import (
     DriverSeen,
     Effect,
@@ -44,7 +44,7 @@ from tfos_ml.agent.node_events import (
     SendToProcess,
     Tick,
 )
-from tfos_ml.agent.process import describe_exit
+from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.failure import Failure
@@ -210,7 +210,7 @@ class NodeState:
         if driver.answer is not None and driver.answer.stop:
             self._fail(errors.FitCancelledError, "the driver asked the nodes to stop")
         elif lease is None or not (driver.answer or self._is_standalone):
-            return  # a driver that never could be reached has not gone
+            return  # a driver that was never reached cannot be lost
         elif driver.refuses:
             self._fail(errors.NodeLostError, "the driver is gone: its host refuses connections")
         elif driver.silent > lease:
@@ -245,13 +245,13 @@ class NodeState:
             self._failure_due = now + self._task.heartbeat_timeout + CULPRIT_SECONDS
 
     def _judge_failure(self, now: float) -> None:
-        """Decide whose failure made the process fail."""
+        """Decide whether the process failed because of another node."""
         assert self._failure is not None
         is_own = not self.serves and self.broken_at is None
         if self.is_over and self._member.is_server:
-            self.process = ProcessState.ENDED_WELL  # a server may well lose its peers at the end
+            self.process = ProcessState.ENDED_WELL  # a server may lose its peers at the end
         elif self.phase >= Phase.DRAINING and self._member.is_auxiliary and not is_own:
-            self.process = ProcessState.ENDED_WELL  # of the end of the chief
+            self.process = ProcessState.ENDED_WELL  # because of the end of the chief
             if not self.serves:
                 self.ended_at_work = lost_peers(self._member.node.label, self._failure)
         elif now >= self._failure_due or self._is_first(now):
@@ -355,8 +355,8 @@ class NodeState:
 def _barrier_error(name: str, elsewhere: Mapping[str, NodeStatus]) -> str | None:
     if not elsewhere:
         return None
-    what = {
+    where = {
         label: f"is at barrier {status.barrier!r}" if status.rows is None else "has ended"
         for label, status in elsewhere.items()
     }
-    return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {what}"
+    return f"ctx.barrier({name!r}) must be reached by the chief and all workers, but: {where}"

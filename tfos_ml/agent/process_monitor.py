@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from tfos_ml.agent.child_process import ChildProcess
 from tfos_ml.agent.node_events import ProcessExited
-from tfos_ml.agent.process import ChildProcess
 from tfos_ml.errors import VersionMismatchError
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.messages import Message
@@ -18,7 +18,7 @@ DRAIN_SECONDS = 1.0  # for reading the rest of the messages after a process has 
 
 
 class _Wake:
-    """Stands for no message."""
+    """A queue item that is not a message."""
 
 
 class ProcessMonitor:
@@ -29,7 +29,7 @@ class ProcessMonitor:
         self._channel = channel
         self._messages: queue.SimpleQueue[Message | VersionMismatchError | _Wake | None] = queue.SimpleQueue()
         self._heard = time.monotonic()
-        self._ended_at: float | None = None  # ``time.monotonic()`` of when it was found ended
+        self._ended_at: float | None = None  # when the end of the process was noticed, by ``time.monotonic()``
         self._has_exited = False
 
     def start(self) -> None:
@@ -88,10 +88,10 @@ class ProcessMonitor:
             return
         self._ended_at = self._ended_at or time.monotonic()
         if time.monotonic() - self._ended_at > DRAIN_SECONDS:
-            yield from self._exit()  # what it has forked and left behind may hold its connection open
+            yield from self._exit()  # its descendants may keep the connection open
 
     def _exit(self) -> Iterator[ProcessExited]:
         if not self._has_exited:
-            self._child.wait(EXIT_SECONDS)  # it follows the end of the connection at once
+            self._child.wait(EXIT_SECONDS)  # the process normally ends right after its connection
             self._has_exited = True
             yield ProcessExited(self._child.returncode)

@@ -1,4 +1,4 @@
-"""How a node's progress and metrics reach the driver while it runs, from a thread of their own."""
+"""Sends a node's progress and metrics to the driver while it runs, from a separate thread."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, Repo
 
 logger = logging.getLogger(__name__)
 PING_SECONDS = 0.5
-KEPT_REPORTS = 10_000  # unread ones on the driver, unsent ones on a node
-REPORT_BYTES = 1 << 20  # of one call, far below the limit of a server
+KEPT_REPORTS = 10_000  # reports that the driver has not read, or a node has not sent
+REPORT_BYTES = 1 << 20  # bytes of one call, far below the limit of a server
 
 
 class DriverCalls(Protocol):
@@ -76,7 +76,7 @@ class ProgressLink:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start the thread."""
         self._thread.start()
 
     def driver(self) -> DriverSeen:
@@ -116,7 +116,7 @@ class ProgressLink:
         called_at = time.monotonic()
         try:
             self._handle(self._call(), called_at)
-        except Exception as error:  # whatever it is, training must not depend on it
+        except Exception as error:  # training must not depend on reports
             self.is_driver_gone = self._refusals.are_final() and self.answer is not None
             if not self._has_warned:
                 self._has_warned = True
@@ -144,7 +144,7 @@ class ProgressLink:
             self._on_answer(answer)
 
     def close(self) -> None:
-        """Send what is left and end the thread."""
+        """Send the remaining reports and end the thread."""
         self._closed.set()
         self._thread.join(3 * control_client.CALL_TIMEOUT)
 

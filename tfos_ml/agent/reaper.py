@@ -25,10 +25,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tfos_ml.agent.child_process import child_environment, kill_tree
 from tfos_ml.agent.fork_client import Forking, start_process
-from tfos_ml.agent.process import child_environment, kill_tree
 from tfos_ml.common.pids import ProcessHandle, start_ticks
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER
+from tfos_ml.worker.fork_server import MARKER, NO_MARKER
 
 MODULE = "tfos_ml.agent.reaper"
 NAME = "tfos reaper"
@@ -52,7 +52,7 @@ class Reaper:
     forking : Forking, optional
         The fork server to use.
     watch : float, optional
-        The reaper takes this process for frozen, and kills it, after so many seconds without a sign of life.
+        Seconds without a sign of life after which the reaper kills this process as frozen.
     frozen : str, optional
         The failure that the reaper then reports to the driver.
     """
@@ -71,7 +71,7 @@ class Reaper:
         reading, self._pipe = os.pipe()
         with open(reading, "rb") as lines, open(os.devnull, "wb") as nothing:
             self._process = start_process(MODULE, (), variables, lines, nothing, forking, NAME, outlives_requester=True)
-        os.set_blocking(self._pipe, False)  # it may be frozen, too
+        os.set_blocking(self._pipe, False)  # because the reaper may be frozen, too
         self._lock = threading.Lock()
         self._lost = False  # killed, or frozen for too long
         self._closed = threading.Event()
@@ -91,16 +91,16 @@ class Reaper:
         self._beats = threading.Thread(target=self._beat, args=(period,), name="reaper", daemon=True)
         self._beats.start()
 
-    def guard(self, **what: Any) -> None:
+    def guard(self, **facts: Any) -> None:
         """Tell the reaper more: ``pid`` of the node's process, ``control`` and ``rank`` for its report.
 
         Call this before the process has been waited for. If the reaper is gone, this does nothing: :meth:`finish`
         does its work.
         """
-        if "pid" in what:
-            self._child = ProcessHandle.open(what["pid"])
-            what["started"] = self._child and self._child.started
-        self._write(json.dumps(what).encode() + b"\n")
+        if "pid" in facts:
+            self._child = ProcessHandle.open(facts["pid"])
+            facts["started"] = self._child and self._child.started
+        self._write(json.dumps(facts).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
         deadline = time.monotonic() + CLEANUP_TIMEOUT
@@ -119,7 +119,7 @@ class Reaper:
         while not self._closed.wait(period) and not self._lost:
             with self._lock, contextlib.suppress(BlockingIOError, BrokenPipeError):
                 if not self._lost:
-                    os.write(self._pipe, b"{}\n")  # as short as it is, whole or not at all
+                    os.write(self._pipe, b"{}\n")  # short enough to be written completely or not at all
 
     def finish(self, *, report: bool) -> bool:
         """Make the reaper clean up now, and wait for it; with `report` it also tells the driver.
@@ -174,12 +174,12 @@ class _Watch:
     def hear(self, line: bytes) -> None:
         """Handle a line, while the processes that it names still exist."""
         self._silent = 0.0
-        what = json.loads(line)
-        self.guarded.update(what)
-        if what.get("started"):
-            self.child = ProcessHandle.open(what["pid"], what["started"])
-        if what.get("supervisor"):
-            self.supervisor = ProcessHandle.open(what["supervisor"], what["supervisor_started"])
+        facts = json.loads(line)
+        self.guarded.update(facts)
+        if facts.get("started"):
+            self.child = ProcessHandle.open(facts["pid"], facts["started"])
+        if facts.get("supervisor"):
+            self.supervisor = ProcessHandle.open(facts["supervisor"], facts["supervisor_started"])
 
     def hear_nothing(self) -> bool:
         """Record a slice of time without a line; returns whether the supervisor was killed for its silence.
@@ -214,7 +214,7 @@ def _tell(guarded: dict[str, Any], request: str, **content: Any) -> None:
     from tfos_ml.protocol import control_messages
     from tfos_ml.protocol.control_client import ControlClient
 
-    with contextlib.suppress(Exception):  # the driver may be gone too; there is nobody left to tell
+    with contextlib.suppress(Exception):  # the driver may have ended, too
         ControlClient(**guarded["control"]).call(getattr(control_messages, request)(guarded["rank"], **content))
 
 

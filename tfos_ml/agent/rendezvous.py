@@ -1,8 +1,8 @@
-"""How nodes exchange messages, and how a failed node leaves without blocking the others.
+"""Exchanges messages between nodes, and lets a failed node leave without blocking the others.
 
 In an exchange, every node sends a message and gets the messages of all. It blocks until *every* node has joined it, so
 it runs in a thread while the supervisor continues to watch its process. The node's :mod:`tfos_ml.agent.spark_task`
-carries it: over the driver's control server, or over Spark's own ``allGather``, which takes about a second.
+carries the exchange: over the driver's control server, or over Spark's ``allGather``, which takes about a second.
 
 Spark prints the error of a task several times, with Java stack traces, and a line for each task that it kills.
 Therefore, once the driver has acknowledged a failure, the task of the failed node ends without an error and without
@@ -92,7 +92,7 @@ class NodeInfo(Struct, frozen=True):
     port: int
     versions: dict[str, str]
     pid: int
-    feed: str | None = None  # where feed tasks reach it, if it takes any
+    feed: str | None = None  # where feed tasks connect, if the node is fed
 
     @property
     def address(self) -> str:
@@ -104,17 +104,17 @@ def local_versions() -> dict[str, str]:
     """Versions of Python and of the packages that must be the same on all nodes; read without importing them."""
     path = [p for p in sys.path if not p.endswith(".zip")]  # Spark's archives, which take half a second to search
     distribution = next(iter(importlib.metadata.distributions(name="tensorflow", path=path)), None)
-    tensorflow = "unknown" if distribution is None else distribution.version  # not installed, but found on the path
+    tensorflow = "unknown" if distribution is None else distribution.version  # on the path, but not installed
     return {"python": platform.python_version(), "tensorflow": tensorflow, "tfos_ml": __version__}
 
 
 class Rendezvous:
-    """Exchanges of texts between all nodes, one after the other."""
+    """Holds exchanges of texts between all nodes, one after the other."""
 
     def __init__(self, context: BarrierContext):
         self._context = context
         self._last: Future[list[str]] | None = None
-        self.begun = 0  # exchanges, the one under way among them
+        self.begun = 0  # number of exchanges, including the current one
 
     def exchange(self, message: str) -> Future[list[str]]:
         """Send a message to all nodes; the future has the messages of all, by rank."""

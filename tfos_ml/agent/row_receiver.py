@@ -53,7 +53,7 @@ class _Announced:
     size: int
     is_kept: bool
     feed_timeout: float
-    is_read: bool = False  # at least once; kept to be read again
+    is_read: bool = False  # at least once; then the chunk is kept to be read again
 
 
 @dataclass
@@ -141,7 +141,7 @@ class RowReceiver(RowSource):
                 self._announce(stream, replace(chunk, is_kept=epochs != 1), feed_timeout)
 
     def fail(self, problem: Exception) -> None:
-        """Make the supervisor fail with an error, since nobody can tell any more which rows count."""
+        """Make the supervisor fail with an error, because it is unknown which rows count."""
         self._problem = self._problem or problem
 
     def discard(self, chunks: list[spool.Chunk]) -> None:
@@ -215,7 +215,7 @@ class RowReceiver(RowSource):
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
         """See :class:`RowSource`; ends when the driver has announced the end of the input.
 
-        `batches` is empty: the node's task has ended. Raises ``FeedTimeoutError`` if rows have waited for the
+        `batches` is empty, because the node's task has ended. Raises ``FeedTimeoutError`` if rows have waited for the
         ``feed_timeout`` of their call and none was read, ``NoRoomError`` if there was no space for rows, and
         ``NodeLostError`` if the driver does not answer whether rows count.
         """
@@ -233,7 +233,7 @@ class RowReceiver(RowSource):
             yield POLL_SECONDS
 
     def _shortest_timeout(self) -> float | None:
-        """The shortest timeout of all that waits for the train function; None if nothing waits."""
+        """The shortest timeout of all rows that wait for the train function; None if no rows wait."""
         unread = [chunk.feed_timeout for chunk in self._outstanding.values() if not chunk.is_read]
         unanswered = [exchange.feed_timeout for exchange in self._exchanges.values() if exchange.waiting]
         return min([*unread, *unanswered, *self._pending.values(), *self._held_up], default=None)

@@ -61,8 +61,8 @@ class RowServer(TransportServer):
     def _hand_over(self, call: PutPartition, chunks: list[Chunk]) -> None:
         """Announce a whole partition to the train function if it is granted; `chunks` keeps what must be discarded.
 
-        The feed task need not listen any more. If the driver does not answer, this ends the node, and so the cluster,
-        because rows might be missing or come twice.
+        The feed task may have ended. If the driver does not answer, the node fails, and so does the cluster, because
+        rows might be missing or doubled.
         """
         claim = call.number, call.partition, call.claimant
         try:
@@ -118,9 +118,9 @@ class _ExchangeReader:
             problem = self._read_all()
         except pa.ArrowInvalid as error:
             self._refused = error
-        except (pa.ArrowException, OSError) as error:  # the task is gone, or there is no space
+        except (pa.ArrowException, OSError) as error:  # the task has ended, or there is no space
             problem = str(error)
-        finally:  # wakes a reader that waits for a last answer that will not come
+        finally:  # wakes a reader that waits for an answer that will not come
             self._all_read = True
             self._exchange.answers.put(problem)
 

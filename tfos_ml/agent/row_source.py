@@ -1,4 +1,4 @@
-"""Where the rows of a node come from: its own Spark task, or feed tasks that send them over the wire."""
+"""The interface to the rows of a node, which come from its Spark task or from feed tasks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Send = Callable[[Message], None]
 class RowSource(Protocol):
     """Writes rows to the spool and announces them to the TensorFlow process."""
 
-    location: str | None  # where feed tasks reach it, if they feed this node
+    location: str | None  # where feed tasks connect, if they feed this node
     rows: dict[str, int]  # by stream, "train" and "validation"
     skipped: int  # rows left out by ``handleInvalid="skip"``
-    size: int  # of the other rows, in bytes
+    size: int  # bytes of the other rows
     example: bytes | None  # features of the first rows as an Arrow stream, if the run wants an example
 
     def start(self) -> None:
-        """Get ready for rows."""
+        """Prepare for rows."""
         return
 
     def check(self) -> None:
@@ -42,8 +42,8 @@ class RowSource(Protocol):
     def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
         """Write rows until there are no more, or the train function wants no more.
 
-        A batch of None means that the next one is not there yet. Yields whenever the supervisor may check its process:
-        the number of seconds for which there is nothing to do.
+        A batch of None means that the next one has not arrived yet. Yields whenever the supervisor may check its
+        process; the value is the number of seconds for which there is nothing to do.
         """
         ...
 
@@ -60,7 +60,7 @@ class RowSource(Protocol):
         ...
 
     def progress(self) -> dict[str, Any]:
-        """Fields of :class:`NodeProgress` that are about rows."""
+        """The fields of :class:`NodeProgress` about rows."""
         ...
 
     def finish(self) -> None:
@@ -68,11 +68,11 @@ class RowSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Take no more rows; the train function has ended."""
+        """Stop taking rows, because the train function has ended."""
         return
 
     def stop(self) -> None:
-        """Take no more calls; the node ends."""
+        """Stop serving, because the node ends."""
         return
 
 

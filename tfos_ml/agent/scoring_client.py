@@ -1,8 +1,7 @@
-"""Scores the rows of a transform: in the Python worker itself, or in the one scoring process of the executor.
+"""Finds, starts and calls the scoring process of the executor (:mod:`tfos_ml.worker.scoring_server`).
 
-The scoring process (:mod:`tfos_ml.worker.scoring_server`) is found by its socket. The socket's directory is named after
-the executor and after everything that the process inherits from its starter. The first Python worker that needs the
-process starts it. If it dies, a worker starts it again and sends the interrupted batch once more.
+Clients find the process by its socket. The directory of the socket is named after the executor and after everything
+that the process inherits from its starter. The first Python worker that needs the process starts it.
 """
 
 from __future__ import annotations
@@ -13,30 +12,21 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.fork_client import (
-    Forking,
-    executor,
-    executor_cores,
-    read_at_start,
-    socket_path,
-    start_process,
-    sweep,
-)
-from tfos_ml.agent.process import base_environment
+from tfos_ml.agent.child_process import base_environment
+from tfos_ml.agent.executor_process import executor_cores
+from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.agent.shared_sockets import read_at_start, socket_path, sweep
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference import archive, udf
 from tfos_ml.inference.shared_batches import BatchSent, Message, Ready, ScoringFailed, SharedBatches
-from tfos_ml.inference.tensorflow_import import PRELOADS, limit_threads
+from tfos_ml.inference.tensorflow_import import PRELOADS
 from tfos_ml.protocol.artifacts import Artifact
-from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, SCORING_SETTING, WORKER
-from tfos_ml.worker.forkserver import MARKER, NO_MARKER
+from tfos_ml.worker.fork_server import MARKER, NO_MARKER
 
 logger = logging.getLogger(__name__)
 MODULE = "tfos_ml.worker.scoring_server"
@@ -45,145 +35,16 @@ _KIND = "scoring"
 _INTRA_OP = "TF_NUM_INTRAOP_THREADS"
 STDERR = 2
 START_SECONDS = 120.0  # for the process to start on a busy machine
-ANSWER_SECONDS = 60.0  # for the process to greet a client, however busy it is
-LARGE_MODEL_BYTES = 64 << 20
-MANY_CORES = 8  # one process cannot keep as many busy with small models, whose batches are mostly Python's work
+ANSWER_SECONDS = 60.0  # for the process to accept a client, even if it is busy
 
 
-@dataclass(frozen=True)
-class ScoringProcess:
-    """Which process scores, as the driver has decided; part of the UDF's closure."""
-
-    kind: str  # AUTO, EXECUTOR or WORKER
-    model_bytes: int
-    idle_seconds: float
-    owner: int | None  # the driver, in local mode; None: this executor
-    application: str = ""  # see Forking
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the executor's scoring process is used; called on the executor."""
-        if self.kind != AUTO:
-            return self.kind == EXECUTOR
-        is_worthwhile = self.model_bytes >= LARGE_MODEL_BYTES or len(os.sched_getaffinity(0)) <= MANY_CORES
-        return self.idle_seconds > 0 and is_worthwhile
-
-
-def make_udf_function(
-    scoring: udf.ScoringSpec, process: ScoringProcess
-) -> Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]:
-    """The function that Spark calls with an iterator of batches, one Arrow array a column."""
-
-    def score(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        if not process.is_shared:
-            threads = _threads(process.owner or executor())
-            for batch in batches:
-                yield _score_here(scoring, udf.columns_of(batch), threads)
-            return
-        with Scorer(scoring, process) as scorer:
-            for batch in batches:
-                yield scorer.score(udf.columns_of(batch))
-
-    return score
-
-
-def _score_here(scoring: udf.ScoringSpec, columns: list[pa.Array], threads: int | None) -> pa.Array:
-    """Outputs for one Arrow batch, with the model in this process."""
-    if threads is not None:
-        limit_threads(threads)
-    return udf.score_here(scoring, columns)
-
-
-def _threads(owner: int) -> int | None:
+def operation_threads(owner: int) -> int | None:
     """The number of threads for one TensorFlow operation: the cores of the executor, not those of the host.
 
-    With a thread for each core of the host, its executors would only wait for each other. None if the user has set a
-    number, or if the cores of the executor are unknown.
+    With a thread for each core of the host, its executors would slow each other down. None if the user has set the
+    number of threads, or if the cores of the executor are unknown.
     """
     return None if _INTRA_OP in os.environ else executor_cores(owner)
-
-
-class Scorer:
-    """One task's use of the executor's scoring process; a context manager.
-
-    Parameters
-    ----------
-    scoring : ScoringSpec
-        How the model is called.
-    process : ScoringProcess
-        The process to use.
-    """
-
-    def __init__(self, scoring: udf.ScoringSpec, process: ScoringProcess):
-        self._scoring = scoring
-        self._server = ScoringProcessClient(
-            Forking(process.owner or executor(), process.idle_seconds, process.application)
-        )
-        self._may_score_here = process.kind == AUTO
-        self._scores_here = False
-        self._connection: ScoringConnection | None = None
-
-    def __enter__(self) -> Scorer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._disconnect()
-
-    def score(self, columns: list[pa.Array]) -> pa.Array:
-        """Outputs for one Arrow batch, as :func:`tfos_ml.inference.udf.score_here` returns them.
-
-        Raises
-        ------
-        TfosMlError
-            The same as of that function; ``ModelError`` if the model fails, or ends the process twice.
-        """
-        if self._scores_here:
-            return _score_here(self._scoring, columns, self._server.threads)
-        try:
-            return udf.score_batch(self._scoring, columns, self._score_block)
-        except ServerNotStartedError as error:
-            if not self._may_score_here:
-                raise errors.ModelError(
-                    f"The executor's scoring process does not start: {error}. See the executor's log, or set "
-                    f"{SCORING_SETTING}={WORKER}."
-                ) from None
-            logger.warning("This Python worker runs the model itself: %s", error)
-            self._scores_here = True
-            return self.score(columns)
-
-    def _score_block(self, columns: list[pa.Array]) -> pa.Array:
-        try:
-            return self._connected().score(columns)
-        except (ConnectionError, TimeoutError) as error:
-            logger.warning("The scoring process has ended (%s): its batch is scored once more", error)
-            self._disconnect()
-        try:
-            return self._connected().score(columns)
-        except (ConnectionError, TimeoutError) as error:
-            self._disconnect()
-            raise errors.ModelError(
-                f"The scoring process ended twice while it had the same batch of {len(columns[0])} rows ({error}): "
-                "the model ends it, or memory is short. See the executor's log; set a smaller predictBatchSize, or "
-                "more memory (spark.executor.memoryOverhead)."
-            ) from None
-
-    def _connected(self) -> ScoringConnection:
-        """A connection to the server, which has loaded the model."""
-        if self._connection is None:
-            model = self._scoring.model
-            try:
-                self._connection = self._server.load(self._scoring)
-            except errors.ModelError:
-                if not isinstance(model, Artifact):
-                    raise
-                archive.repair(model)
-                self._connection = self._server.load(self._scoring)
-        return self._connection
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 class ServerNotStartedError(Exception):
@@ -201,7 +62,7 @@ class ScoringProcessClient:
 
     def __init__(self, forking: Forking):
         self._forking = forking
-        self.threads = _threads(forking.owner)
+        self.threads = operation_threads(forking.owner)
         threads = {name: os.environ[name] for name in ["OMP_NUM_THREADS"] if name in os.environ}
         if self.threads is not None:
             threads[_INTRA_OP] = str(self.threads)
@@ -224,7 +85,7 @@ class ScoringProcessClient:
         while True:
             try:
                 connected, is_new = self._connected_or_started()
-            except FileNotFoundError as error:  # a server that was idle has just deleted its directory
+            except FileNotFoundError as error:  # an idle server has just deleted its directory
                 if time.monotonic() > deadline:
                     raise ServerNotStartedError(error) from None
                 continue
@@ -242,7 +103,7 @@ class ScoringProcessClient:
                     self._abandon()
 
     def answers(self) -> bool:
-        """Whether it accepts connections."""
+        """Whether the server accepts connections."""
         try:
             with unix_sockets.locked(self._path.parent):
                 connected = unix_sockets.connect(self._path)
@@ -261,7 +122,7 @@ class ScoringProcessClient:
                 return connected, False
             sweep(_KIND)
             listener = unix_sockets.listen(self._path)
-        with listener:  # others connect meanwhile, and wait
+        with listener:  # other clients can already connect, and wait
             started = str(start_ticks(self._forking.owner))
             arguments = [str(self._path), str(self._forking.owner), started, str(self._forking.idle_seconds)]
             start_process(
@@ -280,7 +141,7 @@ class ScoringProcessClient:
         return connected, True
 
     def _abandon(self) -> None:
-        """Make the next connection start a new server, since this one does not answer. It ends by itself when idle."""
+        """Make the next connection start a new server, because this one does not answer. It ends when it is idle."""
         with contextlib.suppress(OSError), unix_sockets.locked(self._path.parent):
             self._path.unlink(missing_ok=True)
 
@@ -340,7 +201,7 @@ class ScoringConnection:
             except TimeoutError:
                 if not self._server.answers():
                     if self._process is not None:
-                        self._process.send_signal(signal.SIGKILL)  # it hangs, and so do all its clients
+                        self._process.send_signal(signal.SIGKILL)  # the server hangs, and with it all its clients
                     raise
         if isinstance(message, ScoringFailed):
             raise _error_of(message)

@@ -21,7 +21,7 @@ from tfos_ml.data.packed_lists import unpack
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.errors import FileReadError
-from tfos_ml.protocol.template import ClusterTemplate
+from tfos_ml.protocol.cluster_template import ClusterTemplate
 
 BATCH_BYTES = 8 << 20
 """Approximate size of one batch of decoded rows."""

@@ -1,4 +1,4 @@
-"""What a node needs from its Spark task, or from the task that started it.
+"""The interface of a node to its Spark task, or to the task that started it.
 
 A node is a task of a barrier job; or a task of a plain job, where Spark allows no barriers; or a process that outlives
 its task, for clusters that get their rows from several jobs (``TFCluster``).
@@ -28,7 +28,7 @@ from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 GATHER_POLL_SECONDS = 0.1
 CLIENT_SECONDS = 3.0  # for a connection to a client of Spark Connect
-DRIVER_SECONDS = 10.0  # for all tasks of a barrier stage to reach the driver; else none depends on it
+DRIVER_SECONDS = 10.0  # for all tasks of a barrier stage to reach the driver; else Spark carries their exchanges
 REPORT_SECONDS = 10.0
 
 
@@ -36,7 +36,7 @@ class SparkTask(Protocol):
     """What a node needs from its Spark task."""
 
     rank: int
-    host: str  # where other nodes reach it
+    host: str  # address for other nodes
     cpus: int  # number of CPUs that it may use
     gpus: dict[str, str]  # environment variables that make its GPUs visible
     attempt: int  # how often Spark has tried the task before in the same attempt of its stage
@@ -82,7 +82,7 @@ class BarrierTask(SparkTask):
 
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`SparkTask`."""
-        if len(self._context.getTaskInfos()) == 1:  # Spark would take a second to say so
+        if len(self._context.getTaskInfos()) == 1:  # Spark's allGather would take a second
             return [message]
         if not self._has_gathered and self._exchange is not None and not self._exchange.is_reached(DRIVER_SECONDS):
             self._exchange = None  # before it knows of this node, so that it sends the others to Spark, too
@@ -172,7 +172,7 @@ class DriverExchange:
         self._has_left = False
 
     def is_known(self) -> bool:
-        """Whether the driver of this run answers, and no other server."""
+        """Whether the driver of this run answers, rather than another server."""
         try:
             self.client.call(Enter(self._rank, 0))
         except pa.ArrowException:
@@ -239,7 +239,7 @@ class PlainTask(SparkTask):
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`SparkTask`."""
         messages = self._exchange.gather(message)
-        assert messages is not None  # there is no Spark to carry them
+        assert messages is not None  # Spark carries no exchanges of plain tasks
         return messages
 
     def is_orphan(self) -> bool:
@@ -264,7 +264,7 @@ def _host_of(address: str, control: dict[str, str] | None) -> str:
         return host
     try:
         towards = address_towards(control["location"])
-    except OSError:  # the driver cannot be reached, and nodes of a barrier job do not need it
+    except OSError:  # nodes of a barrier job do not need to reach the driver
         return host
     return towards if is_loopback(towards) else host
 

@@ -21,13 +21,15 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent import result_upload
+from tfos_ml.agent.child_process import child_environment
+from tfos_ml.agent.executor_process import executor
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.fork_client import Forking, Process, executor, read_at_start_only, start_process
+from tfos_ml.agent.fork_client import Forking, Process, start_process
 from tfos_ml.agent.node_run import StandaloneMode
-from tfos_ml.agent.process import child_environment
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.agent.row_source import RowSource, Send
+from tfos_ml.agent.shared_sockets import read_at_start_only
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.data.spool import SpoolDirectories
@@ -38,7 +40,7 @@ from tfos_ml.protocol.failure import NodeFailure
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
-from tfos_ml.worker.forkserver import NO_MARKER
+from tfos_ml.worker.fork_server import NO_MARKER
 
 MODULE = "tfos_ml.agent.standalone_supervisor"
 NAME = "tfos supervisor"
@@ -80,7 +82,7 @@ class SupervisorProcess:
         return said == _JOINED
 
     def _receive(self, size: int) -> bytes:
-        with contextlib.suppress(ConnectionResetError):  # it ended before it had read what it is to lead
+        with contextlib.suppress(ConnectionResetError):  # it ended before it had read its node
             return self._channel.recv(size)
         return b""
 
@@ -138,7 +140,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
     try:
         if not (process.has_joined() and fed):
             code = process.wait()
-            if code:  # else the driver knows how it ended
+            if code:  # else the driver has the outcome
                 raise RuntimeError(f"the supervisor of the node ended with code {code}; see its output above")
     finally:
         process.close()
@@ -167,7 +169,7 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
         return RowReceiver(directories, send, serve) if node.is_fed else Feeder(task, directories, send)
 
     def joined() -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody reads it once the task has ended
+        with contextlib.suppress(BrokenPipeError):  # the task may have ended
             output.write(_JOINED)
             output.flush()
 
@@ -179,7 +181,7 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
         for _ in supervise(supervisor, ()):
             pass
     except NodeFailure:
-        pass  # the driver knows
+        pass  # the driver has the failure
     except Exception as error:
         supervisor.report_failure(supervisor.failure(errors.NodeLostError, f"the supervisor failed: {error!r}"))
         raise

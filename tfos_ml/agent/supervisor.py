@@ -19,7 +19,7 @@ import pyarrow.flight as flight
 from msgspec import structs
 
 from tfos_ml import errors
-from tfos_ml.agent.identity import identity_of
+from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import ResourceClaim
 from tfos_ml.agent.node_run import NodeFailed, NodeRun, StandaloneMode
@@ -77,7 +77,7 @@ def _input_batches(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int)
     """The rows of a node: Spark's, or those that it reads from a snapshot; none if it takes none."""
     if task.schema.columns and task.snapshot is None:
         return polled(checked_complete(batches))
-    collections.deque(batches, maxlen=0)  # one row, unread by which Spark would end this Python worker after the task
+    collections.deque(batches, maxlen=0)  # unless all rows are read, Spark ends this Python worker after the task
     if task.snapshot is None:
         return ()
     return polled(SnapshotReader(task.snapshot, task.schema, task.template, rank))
@@ -170,12 +170,12 @@ class Supervisor:
         Spark itself would report the failure late, or repeat the task.
         """
         if self._claim.child is not None:
-            self._claim.child.kill()  # first: the driver may be out of reach
+            self._claim.child.kill()  # first, because reporting may take long
         error_class = error.failure.error
         if not self._task.shares_console and error_class is not errors.FitCancelledError:
             log_failure(error.failure)
         if self._task.barrier and error_class is errors.InputLostError:
-            return False  # Spark ends the job, and knows why
+            return False  # Spark itself ends the job with the error
         try:
             return self._spark_task.report_failure(str(error)) and error_class is not errors.InputLostError
         except pa.ArrowException:
@@ -191,7 +191,7 @@ class Supervisor:
         link = self._run.close() if self._run is not None else None
         self._claim.port.release()
         if link is not None:
-            self._claim.log_tail()  # waits until the last lines are on their way
+            self._claim.log_tail()  # waits until the last lines have been passed on
             link.close()
         reported = self._claim.release(report=not succeeded)
         if link is not None and not reported:

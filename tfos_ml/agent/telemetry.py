@@ -1,4 +1,4 @@
-"""Sends to the driver what MLflow gets besides metrics: samples of the node's host, and checkpoints."""
+"""Sends samples of the node's host and checkpoints to the driver, for MLflow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfos_ml.agent.identity import NodeIdentity
+from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.inference.archive import pack
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.messages import Checkpoint, CheckpointTaken
 
 logger = logging.getLogger(__name__)
-SYSTEM = "system"  # MLflow shows metrics of this name on a page of their own
+SYSTEM = "system"  # MLflow shows metrics with this prefix on a separate page
 KEPT_SYSTEM_REPORTS = 1000  # kept if they cannot be sent at once
 
 
@@ -73,11 +73,11 @@ class NodeTelemetry:
             send(CheckpointTaken())
 
     def facts(self) -> dict[str, Any]:
-        """The node's report gets the samples that could not be sent before."""
+        """The samples that could not be sent before, for the node's report."""
         return {"system": list(self._system_reports)} if self._system_reports else {}
 
     def close(self) -> None:
-        """End the sampling."""
+        """Stop sampling."""
         if self._system is not None:
             self._system.close()
 
@@ -121,7 +121,7 @@ def _monitors() -> list[Any]:
 
     monitor_classes: list[Any] = [CPUMonitor, DiskMonitor, NetworkMonitor]
     monitors = [monitor_class() for monitor_class in monitor_classes]
-    with contextlib.suppress(Exception):  # no GPU, or no library to ask it
+    with contextlib.suppress(Exception):  # no GPU, or no library for it
         monitor_classes = [GPUMonitor]
         monitors += [monitor_class() for monitor_class in monitor_classes]
     return monitors

@@ -16,8 +16,6 @@ import time
 import zlib
 from pathlib import Path
 
-import psutil
-
 _POLL_SECONDS = 0.05
 
 
@@ -37,15 +35,6 @@ def _stat(pid: int) -> list[bytes]:
     except OSError:
         return []
     return text.rpartition(b")")[2].split()  # the name before it may hold anything
-
-
-def activity(pid: int) -> tuple[object, ...]:
-    """What changes while a process is active: its processor time and context switches; empty if it is gone."""
-    try:
-        process = psutil.Process(pid)
-        return process.cpu_times(), process.num_ctx_switches()
-    except psutil.Error:
-        return ()
 
 
 def start_mark(pid: int) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tfos_ml.errors import RemovedError
 
 if TYPE_CHECKING:
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 
 class TFManager:

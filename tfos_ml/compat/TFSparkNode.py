@@ -10,7 +10,7 @@ from tfos_ml.compat.TFManager import TFManager
 from tfos_ml.errors import ParamError
 
 if TYPE_CHECKING:
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 TRAINING_JOBS = ("chief", "master", "worker")
 

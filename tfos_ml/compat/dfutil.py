@@ -17,9 +17,9 @@ from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.feature_types import EXAMPLE, columns_of
 from tfos_ml.tfrecord.files import find
 from tfos_ml.tfrecord.functions import read, write
-from tfos_ml.tfrecord.inference import Seen, add_records, infer, schema_of
 from tfos_ml.tfrecord.options import Options
 from tfos_ml.tfrecord.plan import plan_read
+from tfos_ml.tfrecord.schema_inference import SeenFeature, add_records, infer, schema_of
 from tfos_ml.tfrecord.writing import Destination
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def infer_schema(example: tf.train.Example, binary_features: Collection[str] = (
 
     `binary_features` are bytes, not text.
     """
-    seen: dict[str, Seen] = {}
+    seen: dict[str, SeenFeature] = {}
     add_records(seen, [example.SerializeToString()], EXAMPLE, "the example")
     return _spark_schema(schema_of(seen, binary_features))
 
@@ -154,7 +154,7 @@ def fromTFExample(iter: Iterable[Any], binary_features: Collection[str] = ()) ->
     from pyspark.sql import Row
 
     records = [bytes(record[0]) for record in iter]
-    seen: dict[str, Seen] = {}
+    seen: dict[str, SeenFeature] = {}
     add_records(seen, records, EXAMPLE, "the records")
     for feature in seen.values():
         feature.is_array = True

@@ -11,7 +11,7 @@ from tfos_ml.compat.gpu_info import assign_gpus, num_gpus
 from tfos_ml.compat.TFSparkNode import TFNodeContext
 
 if TYPE_CHECKING:
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 MapFun = Callable[[Any, Any], Any]
 

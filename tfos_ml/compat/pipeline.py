@@ -27,7 +27,7 @@ from tfos_ml.compat.removed import removed
 from tfos_ml.data.schema import quoted
 from tfos_ml.driver.programs import classic_session
 from tfos_ml.errors import ParamError
-from tfos_ml.stages.model import TFModel as NativeModel
+from tfos_ml.stages.tf_model import TFModel as NativeModel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.data.arrow import list_array
-from tfos_ml.data.codecs import CODECS, MIXED_CAST
 from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Kind, with_nulls
 from tfos_ml.data.schema import Array
+from tfos_ml.data.value_codecs import CODECS, MIXED_CAST
 from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, ShapeError
 
 

@@ -57,6 +57,6 @@ def not_finite_error(array: pa.Array, column: str, rows: Array) -> NonFiniteValu
     kinds = " and ".join(f"{n} x {kind}" for n, kind in ((nans, "NaN"), (infinite, "infinity")) if n)
     return NonFiniteValueError(
         f"Column '{column}' has {kinds} in {len(rows)} of {len(array)} rows read together, and "
-        "handleInvalid='error' allows none. Fill or drop them (df.na.fill, df.na.drop, pyspark.ml.feature.Imputer), or "
-        "set handleInvalid='skip' to leave such rows out, or 'keep' if the model knows what to do with them."
+        "handleInvalid='error' allows neither. Fill or drop them (df.na.fill, df.na.drop, pyspark.ml.feature.Imputer), "
+        "or set handleInvalid to 'skip' to leave such rows out, or to 'keep' if the model can handle them."
     )

@@ -43,6 +43,14 @@ def round_robin_number(row: Column) -> Column:
     return F.shiftright(row, PARTITION_SHIFT) + row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
 
 
+def rank_of_row(row: Column, ranks: Sequence[int]) -> Column:
+    """The rank of the node, one of `ranks`, that gets the row with a given row id."""
+    from pyspark.sql import functions as F
+
+    position = F.pmod(round_robin_number(row), F.lit(len(ranks))).cast("int")
+    return F.element_at(F.array(*map(F.lit, ranks)), position + 1)
+
+
 def partition_counts(row_ids: Int64s) -> Int64s:
     """Rows by source partition, shape ``(largest partition + 1,)``."""
     return np.bincount(row_ids >> PARTITION_SHIFT).astype(np.int64)

@@ -18,7 +18,7 @@ namedtuple                             a column of a struct per field    namedtu
 tuple of > ``MAX_FIELDS`` numbers      lists                             ndarray, or tuple
 vector of Spark ML, matrix             lists; if some are sparse, a      ndarray of float64
                                        struct as ``VectorUDT`` has it
-what :mod:`tfos_ml.data.codecs` names  text, bytes or lists              the same
+what :mod:`tfos_ml.data.value_codecs` names  text, bytes or lists              the same
 values of several types in one field   a struct with a column per type   the same
 =====================================  ================================  ===========================
 
@@ -38,7 +38,6 @@ import json
 import math
 from array import array as packed
 from collections.abc import Callable, Iterable, Iterator
-from decimal import Decimal
 from itertools import chain, islice
 from typing import Any
 
@@ -46,8 +45,9 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.data.arrow import list_array
-from tfos_ml.data.codecs import CODECS, cast_for, codec_for
+from tfos_ml.data.element_types import NONE_TYPE, ChangedFormError, family, leaf_type, unsupported
 from tfos_ml.data.schema import VECTOR_FIELDS, Array
+from tfos_ml.data.value_codecs import CODECS, codec_for
 from tfos_ml.errors import ColumnTypeError
 
 FORM_KEY = b"tfos_ml.form"
@@ -58,26 +58,6 @@ Kind = list[Any]  # the form of an array, from the table above, with the forms o
 Encoded = tuple[pa.Array, Kind]
 VALUE: Kind = ["value"]
 _ELEMENT, _FIELD, _ITEM = "element", "field", "item of a set or dict"  # where values stand
-_NONE = type(None)
-_INTS = {int, *(np.dtype(code).type for code in "bhilqBHILQ")}
-_LEAVES: list[tuple[set[type], pa.DataType]] = [  # of lists by the types of items; empty ones are of floats
-    (set(), pa.float64()),
-    ({bool, np.bool_}, pa.bool_()),
-    (_INTS, pa.int64()),
-    (_INTS | {float, np.float16, np.float32, np.float64}, pa.float64()),
-    ({str, np.str_}, pa.string()),
-    ({bytes, bytearray, np.bytes_}, pa.binary()),
-]
-_SUPPORTED = (
-    "Supported: bool, int, float, complex, str, bytes, date, datetime, time, timedelta, Decimal, Fraction, UUID, NumPy "
-    "numbers and arrays of numbers or text, vectors of Spark; lists, tuples, namedtuples, Rows, sets and dicts of "
-    "these; None."
-)
-_SPARK_LINALG = ("pyspark.ml.linalg", "pyspark.mllib.linalg")
-
-
-class _ChangedError(ColumnTypeError):
-    """Values have no common form, but parts of them may."""
 
 
 def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: int = 8192) -> Iterator[pa.RecordBatch]:
@@ -98,7 +78,7 @@ def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
     """One batch, or several if elements differ in form."""
     try:
         array, form = _encode(elements, "element", _ELEMENT)
-    except _ChangedError as error:
+    except ChangedFormError as error:
         if len(elements) == 1:
             raise ColumnTypeError(str(error)) from None
         middle = len(elements) // 2
@@ -112,19 +92,19 @@ def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
 def _encode(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
     """The values at a place as one array."""
     types = set(map(type, values))
-    known = types - {_NONE}
-    families = set(map(_family, known))
+    known = types - {NONE_TYPE}
+    families = set(map(family, known))
     if families <= {"value"} or (families <= {"value", "numpy"} and len(known) > 1):
         return _encode_scalars(values, known, where)
     if len(known) > 1 and "" not in families and (families == {"coded"} or (len(families) > 1 and place == _ITEM)):
         return _encode_mixed(values, where)
     if len(families) > 1 or families == {""}:
-        raise (ColumnTypeError if "" in families else _ChangedError)(_message(where, known))
+        raise (ColumnTypeError if "" in families else ChangedFormError)(unsupported(where, known))
     if known == types:
         return _ENCODERS[families.pop()](values, where, place)
     array, form = _encode([v for v in values if v is not None], where, place)
     if place == _ELEMENT and form[0] == "fields":
-        raise _ChangedError(_message(where, types))
+        raise ChangedFormError(unsupported(where, types))
     return with_nulls(array, np.array([v is not None for v in values])), form
 
 
@@ -138,46 +118,11 @@ def with_nulls(array: pa.Array, valid: Array) -> pa.Array:
     return array if valid.all() else array.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
-def _family(value_class: type) -> str:
-    """Which encoder a type has; empty for none."""
-    if issubclass(value_class, np.number | np.bool_ | np.datetime64):  # timedelta64 is a number
-        return "numpy"
-    if (
-        value_class in (datetime.date, datetime.datetime, datetime.timedelta, Decimal)
-        or _leaf({value_class}) is not None
-    ):
-        return "value"
-    if (value_class.__module__, value_class.__name__) == ("pyspark.sql.types", "Row"):
-        return "row"
-    if value_class.__module__ in _SPARK_LINALG and hasattr(value_class, "toArray"):
-        return "vector"
-    if issubclass(value_class, tuple) and hasattr(value_class, "_fields"):
-        return "namedtuple"
-    if value_class is not dict and codec_for(value_class):
-        return "coded"
-    bases = (tuple, list, dict) if value_class is not np.ndarray else (np.ndarray,)
-    return next((base.__name__ for base in bases if issubclass(value_class, base)), "")
-
-
-def _leaf(types: set[type]) -> pa.DataType | None:
-    return next((leaf for known, leaf in _LEAVES if types <= known), None)
-
-
-def _message(where: str, types: Iterable[type], reason: object = "a mixture, or not supported") -> str:
-    names = sorted(t.__name__ if t.__module__ == "builtins" else f"{t.__module__}.{t.__name__}" for t in types)
-    casts = sorted({cast for t in types if (cast := cast_for(t)) and not _family(t)})
-    cast = f"{casts[0]} in place of x = {where}" if len(casts) == 1 else "a tuple, dict or NumPy array of its content"
-    return (
-        f"{where} of the RDD holds {' and '.join(names)}, which cannot be a column: {reason}. {_SUPPORTED} Convert it "
-        f"first, with rdd.map(): {cast}."
-    )
-
-
 def _encode_scalars(values: list[Any], types: set[type], where: str) -> Encoded:
     """Scalars as an Arrow array; if there is none, encoded by a codec, or with a column for each type."""
     try:
         return _scalars(values, types, where), VALUE
-    except _ChangedError:
+    except ChangedFormError:
         raise
     except ColumnTypeError:
         if len(set(map(_group, values)) - {None}) > 1:
@@ -215,7 +160,7 @@ def _encode_coded(values: list[Any], where: str, place: str = _FIELD) -> Encoded
     codec = CODECS[name]
     coded = [codec.encode(v) for v in known]
     if name == "time" and any(v.tzinfo is not None and v.utcoffset() is None for v in known):
-        raise ColumnTypeError(_message(where, {datetime.time}, "a time of a zone without a date has no offset"))
+        raise ColumnTypeError(unsupported(where, {datetime.time}, "a time of a zone without a date has no offset"))
     array, form = _item_lists(coded, where, _ITEM) if isinstance(coded[0], list) else (pa.array(coded), VALUE)
     return with_nulls(array, np.array([v is not None for v in values])), ["coded", name, form]
 
@@ -231,7 +176,7 @@ def _encode_vectors(values: list[Any], where: str, place: str) -> Encoded:
     if not any(type(v).__name__ == "SparseVector" for v in values):
         return _encode_arrays([np.asarray(v.toArray(), np.float64) for v in values], where, place)
     if len({v.toArray().ndim for v in values if type(v).__name__ != "SparseVector"} - {1}):
-        raise _ChangedError(_message(where, set(map(type, values)), "vectors and matrices"))
+        raise ChangedFormError(unsupported(where, set(map(type, values)), "vectors and matrices"))
     is_sparse = [type(v).__name__ == "SparseVector" for v in values]
     columns: list[pa.Array] = [
         pa.array([0 if sparse else 1 for sparse in is_sparse], pa.int8()),
@@ -245,17 +190,17 @@ def _encode_vectors(values: list[Any], where: str, place: str) -> Encoded:
 
 
 def _scalars(values: list[Any], types: set[type], where: str, arrow_type: pa.DataType | None = None) -> pa.Array:
-    arrow_type = arrow_type or _leaf(types)
+    arrow_type = arrow_type or leaf_type(types)
     if arrow_type is None and len(types) > 1:
-        raise ColumnTypeError(_message(where, types))
+        raise ColumnTypeError(unsupported(where, types))
     if types == {datetime.datetime} and len({v.tzinfo is None for v in values if v is not None}) > 1:
-        raise ColumnTypeError(_message(where, types, "with and without time zone"))
+        raise ColumnTypeError(unsupported(where, types, "with and without time zone"))
     try:
         array = pa.array(values, arrow_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise ColumnTypeError(_message(where, types, error)) from error
+        raise ColumnTypeError(unsupported(where, types, error)) from error
     if isinstance(array, pa.ChunkedArray):
-        raise _ChangedError(_message(where, types, "more than 2 GiB"))
+        raise ChangedFormError(unsupported(where, types, "more than 2 GiB"))
     return array
 
 
@@ -267,7 +212,7 @@ def _encode_numbers(values: list[Any], where: str, place: str) -> Encoded:
 def _numbers(flat: Array, where: str) -> pa.Array:
     """NumPy numbers of shape ``(n,)``, not copied if in native byte order."""
     if flat.dtype.kind not in "biufmM" or flat.dtype.itemsize > 8:
-        raise ColumnTypeError(_message(where, [flat.dtype.type], "not supported"))
+        raise ColumnTypeError(unsupported(where, [flat.dtype.type], "not supported"))
     native = flat.astype(flat.dtype.newbyteorder("="), copy=False)
     return pa.array(native.view(np.int64) if native.dtype.kind in "mM" else native)
 
@@ -277,13 +222,13 @@ def _encode_arrays(values: list[Array], where: str, place: str) -> Encoded:
     form = ["ndarray", values[0].dtype.str]
     if len(dtypes) > 1:
         if {d.kind for d in dtypes} not in ({"U"}, {"S"}):
-            raise _ChangedError(_message(where, {d.type for d in dtypes}, "arrays of several dtypes"))
+            raise ChangedFormError(unsupported(where, {d.type for d in dtypes}, "arrays of several dtypes"))
         form[1] = values[0].dtype.kind  # each as wide as it needs
     if values[0].dtype.kind in "USO":
         texts = list(chain.from_iterable(v.reshape(-1).tolist() for v in values))
         items, text_form = _encode(texts, f"{where}[*]")
         if text_form != VALUE:
-            raise ColumnTypeError(_message(where, set(map(type, texts)), "not supported in an array"))
+            raise ColumnTypeError(unsupported(where, set(map(type, texts)), "not supported in an array"))
     else:
         items = _numbers(np.concatenate([v.reshape(-1) for v in values]), where)
     if 0 in shape or len(dtypes) > 1 or any(v.shape != shape for v in values):
@@ -299,7 +244,7 @@ def _encode_tuples(values: list[Any], where: str, place: str) -> Encoded:
     if len(lengths) == 1 and max(lengths) <= MAX_FIELDS:
         return _encode_fields(values, "tuple", where, place)
     if place == _ELEMENT and min(lengths) <= MAX_FIELDS:
-        raise _ChangedError(_message(where, {tuple}, f"lengths {sorted(lengths)}"))
+        raise ChangedFormError(unsupported(where, {tuple}, f"lengths {sorted(lengths)}"))
     return _encode_lists(values, where, place, "tuple")
 
 
@@ -307,18 +252,18 @@ def _encode_lists(values: list[Any], where: str, place: str, how: str = "list") 
     long_lists = _long_lists(values) if len(values[0]) > MAX_FIELDS and type(values[0][0]) in (int, float) else None
     if long_lists is not None:
         return long_lists, [how, VALUE]
-    types = set(map(type, chain.from_iterable(values))) - {_NONE}
-    leaf, lengths = _leaf(types), list(map(len, values))
+    types = set(map(type, chain.from_iterable(values))) - {NONE_TYPE}
+    leaf, lengths = leaf_type(types), list(map(len, values))
     if leaf is not None:
         try:
             return _scalars(values, types, f"{where}[*]", pa.list_(leaf)), [how, VALUE]
-        except _ChangedError:
+        except ChangedFormError:
             raise
         except ColumnTypeError:  # integers of more than 64 bits, say
             lists, form = _item_lists(values, where, _below(place))
             return lists, [how, form[1]]
     mixed: Encoded | None = None
-    if place != _ELEMENT and len(set(map(_family, types))) == 1:
+    if place != _ELEMENT and len(set(map(family, types))) == 1:
         try:
             lists, form = _item_lists(values, where, _below(place))
             if form[1][0] != "mixed":
@@ -328,8 +273,8 @@ def _encode_lists(values: list[Any], where: str, place: str, how: str = "list") 
             pass
     if mixed is not None and len(set(lengths)) > 1:
         return mixed
-    if len(set(lengths)) > 1 or any(_leaf(set(map(type, v)) - {_NONE}) is not None for v in values):
-        raise _ChangedError(_message(f"{where}[*]", types))
+    if len(set(lengths)) > 1 or any(leaf_type(set(map(type, v)) - {NONE_TYPE}) is not None for v in values):
+        raise ChangedFormError(unsupported(f"{where}[*]", types))
     return _encode_fields(values, how, where, place)
 
 
@@ -349,14 +294,14 @@ def _encode_dicts(values: list[dict[str, Any]], where: str, place: str) -> Encod
     if not all(isinstance(name, str) for name in names):
         return _encode_coded(values, where)
     if any(v.keys() != values[0].keys() for v in values):
-        raise _ChangedError(_message(where, {dict}, "keys differ"))
+        raise ChangedFormError(unsupported(where, {dict}, "keys differ"))
     return _encode_fields([[v[name] for name in names] for v in values], "dict", where, place, names)
 
 
 def _encode_namedtuples(values: list[Any], where: str, place: str) -> Encoded:
     types = {(type(v).__name__, type(v)._fields) for v in values}
     if len(types) > 1:
-        raise _ChangedError(_message(where, set(map(type, values)), "fields or names differ"))
+        raise ChangedFormError(unsupported(where, set(map(type, values)), "fields or names differ"))
     name, fields = types.pop()
     struct, form = _encode_fields(values, "namedtuple", where, place, list(fields))
     return struct, [*form, name]
@@ -365,7 +310,7 @@ def _encode_namedtuples(values: list[Any], where: str, place: str) -> Encoded:
 def _encode_rows(values: list[Any], where: str, place: str) -> Encoded:
     names = {tuple(getattr(v, "__fields__", ())) for v in values}
     if len(names) > 1:
-        raise _ChangedError(_message(where, {type(values[0])}, "fields differ"))
+        raise ChangedFormError(unsupported(where, {type(values[0])}, "fields differ"))
     fields = list(names.pop())
     return _encode_fields(values, "row", where, place, fields) if fields else _encode_tuples(values, where, place)
 

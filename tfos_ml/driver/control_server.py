@@ -19,7 +19,7 @@ from tfos_ml.driver.feeds import Feeds
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.received_files import ReceivedFiles
 from tfos_ml.protocol.addresses import Endpoint
-from tfos_ml.protocol.template import ClusterTemplate
+from tfos_ml.protocol.cluster_template import ClusterTemplate
 from tfos_ml.protocol.transport import Service, TransportServer
 
 

@@ -45,7 +45,7 @@ from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, WaitNotice
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tfos_ml.protocol.template import ClusterTemplate
+    from tfos_ml.protocol.cluster_template import ClusterTemplate
 
 logger = logging.getLogger(__name__)
 OUT_OF_REACH = (

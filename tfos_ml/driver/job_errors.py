@@ -15,7 +15,7 @@ from tfos_ml.protocol.failure import Failure, find_failure
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tfos_ml.protocol.template import NodeRole
+    from tfos_ml.protocol.cluster_template import NodeRole
 
 SHOWN_CHARACTERS = 500
 MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"
@@ -125,10 +125,10 @@ def node_error(
     if not _TASK.search(text) or not _LOST.search(text):  # a stage of the input failed, which has other reasons
         return error
     if _SILENT.search(text):
-        what = "Spark has lost contact with the executor of the node: its host is cut off, or too busy to answer"
+        cause = "Spark has lost contact with the executor of the node: its host is cut off, or too busy to answer"
     else:
-        what = "the Spark Python worker or executor of the node died. " + MEMORY
-    lost = f"{what}. Spark says: {_line(_LOST, text)}"
+        cause = "the Spark Python worker or executor of the node died. " + MEMORY
+    lost = f"{cause}. Spark says: {_line(_LOST, text)}"
     return _of_node(nodes, hosts, errors.NodeLostError, lost, _TASK, text)
 
 

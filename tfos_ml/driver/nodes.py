@@ -19,10 +19,10 @@ from tfos_ml.driver.report_dedup import ReportDeduplicator
 from tfos_ml.errors import NodeLostError
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
+from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole
 from tfos_ml.protocol.control_client import CALL_TIMEOUT
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
-from tfos_ml.protocol.template import ClusterTemplate, NodeRole
 from tfos_ml.protocol.transport import Service
 
 OUTCOME_SECONDS = 4.0  # below the callers' deadline

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.agent.scoring_client import ScoringProcess
+from tfos_ml.agent.scorer import ScoringProcess
 from tfos_ml.common.packed import check_archives
 from tfos_ml.common.pids import start_mark
 from tfos_ml.common.sessions import is_connect, is_local

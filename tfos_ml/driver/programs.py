@@ -17,8 +17,8 @@ from tfos_ml.protocol.node_task import NodeTask
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tfos_ml.protocol.cluster_template import ClusterTemplate
     from tfos_ml.protocol.settings import NodeSettings
-    from tfos_ml.protocol.template import ClusterTemplate
 
 RESERVATION_TIMEOUT = 600.0
 

@@ -19,21 +19,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class OutputColumns:
-    """Which field of the UDF's result becomes which column."""
+class AppendedColumns:
+    """Maps the fields of the UDF's result to columns."""
 
-    types: dict[str, pa.DataType]  # the fields, in order
-    names: dict[str, str]  # their columns
-    prediction_spec: PredictionSpec | None  # what the only output means
-    labels: tuple[str, ...] = ()  # names of the classes, if the label column had them
+    types: dict[str, pa.DataType]  # of the fields, in order
+    names: dict[str, str]  # of the columns, by field
+    prediction_spec: PredictionSpec | None  # meaning of the only output, if it is not just a tensor
+    labels: tuple[str, ...] = ()  # names of the classes, if the metadata of the label column has them
 
     def schema_fields(self) -> list[StructField]:
-        """The columns as they are in the schema."""
+        """The fields of the schema for the columns."""
         from pyspark.ml.linalg import VectorUDT
         from pyspark.sql.types import StructField
 
         return [
-            StructField(column, VectorUDT() if self._is_vector(field) else self._type(field), True, self._about(field))
+            StructField(
+                column, VectorUDT() if self._is_vector(field) else self._type(field), True, self._metadata(field)
+            )
             for field, column in self.names.items()
         ]
 
@@ -43,7 +45,7 @@ class OutputColumns:
         return from_arrow_type(self.types[field])
 
     def append(self, df: DataFrame, function: Callable[..., Any], inputs: Sequence[Column]) -> DataFrame:
-        """Append the columns; several come as one struct, so that the model runs once a row."""
+        """Append the columns. Several columns are computed as one struct, so that the model runs once."""
         result = arrow_udf.apply(df, function, self.result_type(), inputs)
         if len(self.types) == 1:
             (field,) = self.types
@@ -54,7 +56,7 @@ class OutputColumns:
         return df.withColumn(struct, result).select("*", *new).drop(struct)
 
     def result_type(self) -> DataType:
-        """What the UDF returns: the only field, or a struct named like the columns."""
+        """The type of the UDF: that of the only field, or a struct with the names of the columns."""
         from pyspark.sql.types import StructField, StructType
 
         if len(self.types) == 1:
@@ -62,13 +64,13 @@ class OutputColumns:
         return StructType([StructField(self.names[field], self._type(field)) for field in self.types])
 
     def _column(self, field: str, value: Column) -> Column:
-        """One field; those that are vectors to Spark ML as vectors."""
+        """The column of one field, converted to a Spark ML vector if Spark ML expects one."""
         from pyspark.ml.functions import array_to_vector
 
         if self._is_vector(field):
             value = F.when(value.isNotNull(), array_to_vector(value))
-        about = self._about(field)
-        return value.alias(self.names[field], metadata=about) if about else value.alias(self.names[field])
+        metadata = self._metadata(field)
+        return value.alias(self.names[field], metadata=metadata) if metadata else value.alias(self.names[field])
 
     @property
     def _is_classifier(self) -> bool:
@@ -77,8 +79,8 @@ class OutputColumns:
     def _is_vector(self, field: str) -> bool:
         return self._is_classifier and field in (udf.RAW, udf.PROBABILITY)
 
-    def _about(self, field: str) -> dict[str, Any] | None:
-        """Spark ML's metadata: ``IndexToString`` finds the names of the classes there."""
+    def _metadata(self, field: str) -> dict[str, Any] | None:
+        """Spark ML's metadata for the prediction, from which ``IndexToString`` reads the names of the classes."""
         if not self.labels or not self._is_classifier or field != udf.PREDICTION:
             return None
         return {"ml_attr": {"vals": list(self.labels), "type": "nominal", "name": self.names[field]}}

@@ -1,19 +1,20 @@
-"""SavedModels as tar files: packed on a node or on the driver, fetched from a URI, unpacked once an executor.
+"""SavedModels as tar files: packed on a node or on the driver, fetched from a URI, unpacked once per executor.
 
-To the executors the file travels as an artifact of Spark's. The first Python worker that needs the model unpacks it
-into ``tfos_ml-models`` beside that file, where Spark deletes both alike, with the session or the application:
+The tar file is sent to executors as a Spark artifact. The first Python worker that needs the model unpacks it into
+``tfos_ml-models`` beside the tar file. Spark deletes both with the session or the application. The directory has:
 
 ==================================  ==========================================================
-``<hash of its content>/``          a model
-``<hash of its content>.users``     locked, shared, by each process that uses the model
-``.lock``                           locked by the process that adds or deletes a model
+``<hash of the tar file>/``         a model
+``<hash of the tar file>.users``    each process that uses the model holds a shared lock on it
+``.lock``                           a process that adds or deletes a model holds a lock on it
 ==================================  ==========================================================
 
-All locks are ``flock``, which the kernel releases however a process ends. A process that adds a model deletes those
-that no process uses, but for the last ``UNUSED_MODELS``.
+The locks are made with ``flock``; the kernel releases them when a process ends. A process that adds a model deletes the
+models that no process uses, except for the last ``UNUSED_MODELS``.
 
-``addArtifacts(archive=True)`` would unpack them, too, but on every executor before its next task of whatever job, for
-good, with no check of what came out; and not for streaming queries on Spark Connect, whose sessions have no artifacts.
+Spark can unpack archives itself (``addArtifacts(archive=True)``). But it does so on every executor before the next task
+of any job, keeps them until the end, and does not check the result. It also does not do so for streaming queries on
+Spark Connect, whose sessions have no artifacts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 FOLDER = "tfos_ml-models"
 LOADED_MODELS = 4
-"""Models that a process uses at a time; of more, those used last."""
+"""Number of models that a process uses at a time; more replace those used least recently."""
 UNUSED_MODELS = 4
 LOCK_TIMEOUT = 300.0
 _LOCK, _USERS, _PARTIAL = ".lock", ".users", ".partial-"
@@ -56,8 +57,8 @@ _one_thread = threading.Lock()
 class Archive:
     """A packed SavedModel in memory; copies of a ``TFModel`` share it.
 
-    `content` is the tar file, as :func:`pack` makes it, `source` the URI that it was fetched from, and what
-    :func:`tfos_ml.inference.publishing.listing` returned then.
+    `content` is the tar file from :func:`pack`. If the model was fetched, `source` has its URI, and the result of
+    :func:`tfos_ml.inference.publishing.listing` at that time.
     """
 
     def __init__(self, content: bytes, source: tuple[str, object] | None = None):
@@ -66,13 +67,13 @@ class Archive:
 
     @classmethod
     def of(cls, directory: str | Path) -> Archive:
-        """The SavedModel in a local directory."""
+        """Pack the SavedModel in a local directory."""
         with tempfile.TemporaryDirectory(prefix="tfos_ml-") as packed:
             return cls(pack(str(directory), Path(packed)).read_bytes())
 
     @classmethod
     def fetch(cls, uri: str) -> Archive:
-        """The SavedModel at a URI; raises as :func:`tfos_ml.inference.publishing.fetch`."""
+        """Fetch the SavedModel at a URI; raises as :func:`tfos_ml.inference.publishing.fetch`."""
         from tfos_ml.inference import publishing
 
         with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
@@ -81,22 +82,22 @@ class Archive:
 
     @property
     def is_fetched(self) -> bool:
-        """Whether it can be fetched again."""
+        """Whether the model was fetched from a URI, and so can be fetched again."""
         return self._source is not None
 
     def is_current(self) -> bool:
-        """Whether the files at its URI have the sizes and times that were fetched; true if it was not fetched."""
+        """Whether the files at the URI still have the same sizes and times; true if the model was not fetched."""
         from tfos_ml.inference import publishing
 
         return self._source is None or publishing.listing(self._source[0]) == self._source[1]
 
     @cached_property
     def digest(self) -> str:
-        """Hash of the content; names the model on executors."""
+        """Hash of the content; the name of the model on executors."""
         return hashlib.sha256(self.content).hexdigest()
 
     def member(self, name: str) -> bytes | None:
-        """A small file that lies beside the SavedModel, if it is there."""
+        """The content of a small file in the directory of the SavedModel; None if it does not exist."""
         with self._open() as tar:
             if name not in tar.getnames():
                 return None
@@ -104,13 +105,13 @@ class Archive:
             return file.read() if file else None
 
     def unpack(self, directory: str | Path) -> None:
-        """Write all files into a directory; raises as :func:`extract`."""
+        """Write all files to a directory; raises as :func:`extract`."""
         with self._open() as tar:
             extract(tar, Path(directory))
 
     @property
     def directory(self) -> str:
-        """A local directory with the SavedModel, which is deleted with this object."""
+        """A local directory with the SavedModel; it is deleted with this object."""
         return str(self._unpacked.path)
 
     @cached_property
@@ -126,10 +127,9 @@ class Archive:
 
 
 def pack(directory: str, destination: Path) -> Path:
-    """One uncompressed tar file with the content of `directory`, made in `destination`.
+    """Write the content of `directory` to an uncompressed tar file in the directory `destination`.
 
-    The same content makes the same bytes, whenever, wherever and by whom it was written: models are
-    identified by the hash of this file.
+    The same content always makes the same bytes, because models are identified by the hash of this file.
     """
     archive = Path(destination) / "saved_model.tar"
     with tarfile.open(archive, "w", dereference=True) as tar:
@@ -139,7 +139,7 @@ def pack(directory: str, destination: Path) -> Path:
 
 
 def _content_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove what differs between copies of a file, such as owner and time."""
+    """Remove metadata, such as owner and time, that differs between copies of a file."""
     member.mtime = member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o755 if member.isdir() else 0o644
@@ -147,11 +147,11 @@ def _content_only(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def extract(tar: tarfile.TarFile, directory: Path) -> None:
-    """Write the files and directories of an archive; nothing of their owners and rights.
+    """Write the files and directories of an archive, without their owners and permissions.
 
-    Not ``extractall(filter="data")``, which Python 3.10.0 to 3.10.11 and 3.11.0 to 3.11.3 do not have. Raises
-    ``ModelError`` if a member is neither file nor directory, or is named to lie outside of `directory`, and
-    ``TarError`` for a damaged archive.
+    Python 3.10.0 to 3.10.11 and 3.11.0 to 3.11.3 lack ``extractall(filter="data")``. Raises ``ModelError`` if a member
+    is neither a file nor a directory, or has a path outside of `directory`. Raises ``TarError`` if the archive is
+    damaged.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for member in tar:
@@ -161,18 +161,18 @@ def extract(tar: tarfile.TarFile, directory: Path) -> None:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         source = tar.extractfile(member)
-        assert source is not None  # since it is a file
+        assert source is not None  # because it is a file
         with source, open(path, "xb") as target:
             shutil.copyfileobj(source, target)
 
 
 def _relative_path(member: tarfile.TarInfo) -> PurePosixPath:
-    """Where a member is written; links are refused, so the name decides."""
+    """The path of a member below the directory. Links are refused, so the name is enough to check it."""
     path = PurePosixPath(member.name)
     if not (member.isfile() or member.isdir()) or path.is_absolute() or ".." in path.parts:
         raise _model_error(
-            f"The packed model holds {member.name!r}, and a SavedModel consists of only files and directories within "
-            "it. Use the SavedModel as TensorFlow or Keras has exported it."
+            f"The packed model contains {member.name!r}, but a SavedModel has only files and directories below its "
+            "own. Use a SavedModel that TensorFlow or Keras has exported."
         )
     return path
 
@@ -181,10 +181,10 @@ def _relative_path(member: tarfile.TarInfo) -> PurePosixPath:
 
 
 def unpacked(artifact: Artifact) -> Path:
-    """The directory of a SavedModel that traveled as `artifact`; on an executor.
+    """The directory of the SavedModel of an artifact, unpacked if it is not yet; runs on an executor.
 
-    Raises ``ModelError`` if there is no room for it, it arrived damaged, or another process has held the lock for more
-    than five minutes.
+    Raises ``ModelError`` if the disk is full, the artifact is damaged, or another process holds the lock for more than
+    five minutes.
     """
     from pyspark import SparkFiles
 
@@ -199,7 +199,7 @@ def unpacked(artifact: Artifact) -> Path:
 
 
 def repair(artifact: Artifact) -> None:
-    """Unpack a model again if the unpacked copy differs from what was sent; raises as :func:`unpacked`."""
+    """Unpack a model again if the unpacked files differ from the artifact; raises as :func:`unpacked`."""
     model = unpacked(artifact)
     with _locked(model.parent):
         if not _is_copy(model, artifact, compare_content=True):
@@ -207,7 +207,7 @@ def repair(artifact: Artifact) -> None:
 
 
 def _enter(artifact: Artifact, model: Path) -> IO[bytes]:
-    """Unpack a model if it is not there or not whole; returns the lock that keeps it there."""
+    """Unpack a model if it is missing or incomplete; returns the file whose lock keeps the model from being deleted."""
     with _locked(model.parent):
         users = open(_users_of(model), "ab")  # noqa: SIM115  (held as long as the model is in use)
         try:
@@ -224,15 +224,15 @@ def _enter(artifact: Artifact, model: Path) -> IO[bytes]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock without which no process adds or deletes models."""
+    """Hold the lock for adding and deleting models."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     deadline = time.monotonic() + LOCK_TIMEOUT
     with open(folder / _LOCK, "ab") as file:
         while not _try_lock(file):
             if time.monotonic() > deadline:
                 raise _model_error(
-                    f"Another process has held {folder / _LOCK} for {LOCK_TIMEOUT:g} s. End it: "
-                    f"it is one of those that `fuser {folder / _LOCK}` lists on this host."
+                    f"Another process has held the lock {folder / _LOCK} for {LOCK_TIMEOUT:g} s. End that process: "
+                    f"`fuser {folder / _LOCK}` on this host lists the candidates."
                 )
             time.sleep(_LOCK_POLL)
         yield
@@ -251,7 +251,7 @@ def _users_of(model: Path) -> Path:
 
 
 def _is_copy(model: Path, artifact: Artifact, compare_content: bool = False) -> bool:
-    """Whether all files are there in the size, or with the content, that was sent."""
+    """Whether all files exist with the size, or the content, that they have in the artifact."""
     try:
         with tarfile.open(artifact.path()) as tar:
             return all(_is_same(tar, member, model / member.name, compare_content) for member in tar)
@@ -272,7 +272,7 @@ def _is_same(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, compare_
 
 
 def _replace(model: Path, artifact: Artifact) -> None:
-    """Unpack a model into its place; the caller holds the lock."""
+    """Unpack a model, and replace its directory; the caller holds the lock."""
     partial = model.with_name(f"{_PARTIAL}{model.name}")
     try:
         with tarfile.open(artifact.path()) as tar:
@@ -282,18 +282,18 @@ def _replace(model: Path, artifact: Artifact) -> None:
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, tarfile.TarError):
-            raise _model_error(f"The model in {artifact.path()} did not arrive whole: {error}.") from None
+            raise _model_error(f"The model in {artifact.path()} is damaged or incomplete: {error}.") from None
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _model_error(
-                f"There is no room in {model.parent} for a model of {artifact.path().stat().st_size >> 20} MiB: "
-                f"{error}. Have executors work on a larger disk (in local mode spark.local.dir)."
+                f"The disk of {model.parent} has no room for a model of {artifact.path().stat().st_size >> 20} MiB: "
+                f"{error}. Put the work directory of executors (in local mode spark.local.dir) on a larger disk."
             ) from None
         raise
 
 
 def _delete_unused(folder: Path) -> None:
-    """Delete models that no process uses, except those used last; the caller holds the lock."""
-    for partial in folder.glob(f"{_PARTIAL}*"):  # of processes that were killed
+    """Delete the models that no process uses, except for the most recent; the caller holds the lock."""
+    for partial in folder.glob(f"{_PARTIAL}*"):  # left by processes that were killed
         shutil.rmtree(partial, ignore_errors=True)
     unused = []
     for file in folder.glob(f"*{_USERS}"):
@@ -306,6 +306,6 @@ def _delete_unused(folder: Path) -> None:
 
 
 def _model_error(message: str) -> Exception:
-    from tfos_ml.errors import ModelError  # which imports pyspark, and packing and unpacking do without
+    from tfos_ml.errors import ModelError  # which imports pyspark; packing and unpacking do not need it
 
     return ModelError(message)

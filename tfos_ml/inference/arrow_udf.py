@@ -1,19 +1,20 @@
-"""``arrow_udf``, which came with Spark 4.1; before, on top of ``pandas_udf``, without what pandas would lose.
+"""``arrow_udf`` of Spark 4.1; for older Sparks, a replacement on top of ``pandas_udf`` that keeps nulls.
 
-pandas has no nulls among integers, booleans and the elements of arrays, and takes them for NaN among floats. So columns
-are sent without nulls, each beside a column that tells where they were, and become Arrow arrays again on arrival.
+pandas has no nulls among integers, booleans and elements of arrays, and cannot tell null from NaN among floats. So each
+column is sent without nulls, with a second column that says where the nulls are. The executor makes Arrow arrays of
+both.
 
 ============================  ==========================================================================
 Column                        What is sent
 ============================  ==========================================================================
-numbers, boolean              values, 0 for null; whether there is one
-date, timestamp               days, or microseconds, as integers: likewise
-string, binary                as it is
+numbers, boolean              values, 0 for null; whether the value is not null
+date, timestamp               days or microseconds as integers; likewise
+string, binary                unchanged
 array of numbers              elements, 0 for null; whether the array has a null element
-array of strings              as it is
-nested array                  likewise; an array with a null anywhere becomes ``[[null]]``
+array of strings              unchanged
+nested array                  unchanged; an array with a null at any level becomes ``[[null]]``
 vector                        as an array
-struct, such as an image      each of its fields; whether there is one
+struct, such as an image      each of its fields; whether the struct is not null
 ============================  ==========================================================================
 """
 
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import ArrayType, DataType
 
 Function = Callable[[Iterator[tuple[pa.Array, ...]]], Iterator[pa.Array]]
-_EXACT = 1 << 53  # integers up to it are floats, too
+_EXACT = 1 << 53  # floats represent all integers up to this
 
 
 def apply(df: DataFrame, function: Function, result: DataType, inputs: Sequence[Column]) -> Column:
-    """The column that a function, which takes an iterator of batches of Arrow arrays, makes of columns of `df`."""
+    """Apply a function to columns of `df`; it takes an iterator of batches of Arrow arrays and returns arrays."""
     if hasattr(F, "arrow_udf"):
         column: Column = F.arrow_udf(function, result)(*inputs)
         return column
     types = [field.dataType for field in df.select(*inputs).schema.fields]
-    sent = [_sent(column, kind) for column, kind in zip(inputs, types, strict=True)]
+    sent = [_sent(column, data_type) for column, data_type in zip(inputs, types, strict=True)]
     arrived = tuple(arrival for _, arrival in sent)
     return _pandas_udf(_Converted(function, arrived), result)(*(column for columns, _ in sent for column in columns))
 
@@ -53,8 +54,8 @@ def apply(df: DataFrame, function: Function, result: DataType, inputs: Sequence[
 def register(spark: SparkSession, name: str, function: Function, result: DataType, integers: Sequence[bool]) -> Any:
     """Register a function for SQL, as ``spark.udf.register`` does; `integers` says which arguments are integers.
 
-    Before Spark 4.1 NaN among floats becomes null, because pandas cannot tell them apart, and integers of 2 ** 53 or
-    more beside nulls are an error.
+    Before Spark 4.1, NaN among floats becomes null, because pandas cannot tell them apart; and integers of 2 ** 53 or
+    more in a column with nulls are an error.
     """
     if hasattr(F, "arrow_udf"):
         return spark.udf.register(name, F.arrow_udf(function, result))
@@ -68,7 +69,7 @@ def _pandas_udf(function: Callable[[Iterator[Any]], Iterator[Any]], result: Data
     def convert(batches):  # type: ignore[no-untyped-def]
         return function(batches)
 
-    # By which Spark knows the kind of function.
+    # Spark determines the kind of function from the annotations.
     convert.__annotations__ = {"batches": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.Series]}
     return pandas_udf(convert, result)  # type: ignore[call-overload]
 
@@ -77,14 +78,14 @@ def _pandas_udf(function: Callable[[Iterator[Any]], Iterator[Any]], result: Data
 
 
 class Arrival(Protocol):
-    """What makes an Arrow array of the series that are sent for one column."""
+    """Makes an Arrow array from the pandas series that are sent for one column."""
 
     @property
     def width(self) -> int:
-        """How many there are."""
+        """The number of series."""
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
-        """The array."""
+        """The Arrow array."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,10 @@ class _Converted:
 
 @dataclass(frozen=True)
 class _Guessed:
-    """The same of columns whose types only their values tell."""
+    """Wraps a function for SQL, whose columns have types that only their values show."""
 
     function: Function
-    integers: tuple[bool, ...]  # whether an argument is one, by argument
+    integers: tuple[bool, ...]  # whether each argument is an integer
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         return map(_to_pandas, self.function(map(self._arrays, batches)))
@@ -116,13 +117,13 @@ class _Guessed:
 
 
 def _to_pandas(array: pa.Array) -> Any:
-    """A series, which holds the array itself where it can; a DataFrame of the fields of a struct."""
+    """A series, without a copy of the array where possible; for a struct, a DataFrame of its fields."""
     import pandas as pd
 
     if isinstance(array, pa.StructArray):
         names = [field.name for field in array.type]
         return pd.DataFrame(dict(zip(names, map(_to_pandas, array.flatten()), strict=True)))
-    if pa.types.is_list(array.type):  # which Spark converts row by row, and knows None for null
+    if pa.types.is_list(array.type):  # Spark converts lists row by row and takes None for null
         return array.to_pandas()
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([array])))
 
@@ -139,48 +140,48 @@ def _guessed(series: Any, is_integer: bool) -> pa.Array:
 
 
 def _integers(values: np.ndarray[Any, Any], column: str) -> pa.Array:
-    """What was integers and nulls before pandas had it; raises ``ColumnTypeError`` if digits may be lost."""
+    """Restore integers and nulls from floats and NaN; raises ``ColumnTypeError`` if digits may be lost."""
     missing = np.isnan(values)
     if (np.abs(values[~missing]) >= _EXACT).any():
         raise ColumnTypeError(
-            f"Argument '{column}' has integers of 2 ** 53 or more beside nulls, which this Spark hands to SQL "
-            "functions as floats. Leave the nulls out (WHERE ... IS NOT NULL), or use model.transform(df)."
+            f"Argument '{column}' has nulls and integers of 2 ** 53 or more, which this Spark passes to SQL functions "
+            "as floats. Filter the nulls out (WHERE ... IS NOT NULL), or use model.transform(df)."
         )
     return pa.array(np.where(missing, 0, values).astype("int64"), mask=missing)
 
 
 @dataclass(frozen=True)
 class _Values:
-    """Numbers or booleans, and whether there is one."""
+    """Numbers or booleans, and a mask of values that are not null."""
 
-    kind: pa.DataType
+    arrow_type: pa.DataType
     width: int = 2
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
         values, valid = (one.to_numpy() for one in series)
-        return pa.array(values, self.kind, mask=~valid.astype(bool))
+        return pa.array(values, self.arrow_type, mask=~valid.astype(bool))
 
 
 @dataclass(frozen=True)
 class _Texts:
     """Strings or bytes."""
 
-    kind: pa.DataType
+    arrow_type: pa.DataType
     width: int = 1
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
-        return pa.array(series[0].to_numpy(), self.kind, from_pandas=True)
+        return pa.array(series[0].to_numpy(), self.arrow_type, from_pandas=True)
 
 
 @dataclass(frozen=True)
 class _Arrays:
-    """Arrays of one level; with a second column, whether one has a null element."""
+    """Arrays of one level; if `width` is 2, also whether an array has a null element."""
 
-    kind: pa.DataType
+    arrow_type: pa.DataType
     width: int
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
-        rows, is_text = series[0].to_numpy(), not pa.types.is_primitive(self.kind.value_type)
+        rows, is_text = series[0].to_numpy(), not pa.types.is_primitive(self.arrow_type.value_type)
         missing = np.fromiter((row is None for row in rows), bool, len(rows))
         lengths = np.fromiter((0 if row is None else len(row) for row in rows), np.int64, len(rows))
         present = [row for row in rows if row is not None]
@@ -188,30 +189,34 @@ class _Arrays:
         holes = None
         if self.width == 2 and (has_null := series[1].to_numpy().astype(bool)).any():
             holes = np.zeros(len(values), bool)
-            holes[(np.cumsum(lengths) - lengths)[has_null]] = True  # one is enough: the row counts as null
-        elements = pa.array(values, self.kind.value_type, mask=holes, from_pandas=is_text)
+            holes[(np.cumsum(lengths) - lengths)[has_null]] = (
+                True  # one is enough, because a null element makes the row invalid
+            )
+        elements = pa.array(values, self.arrow_type.value_type, mask=holes, from_pandas=is_text)
         return list_array(lengths, elements, pa.array(missing) if missing.any() else None)
 
 
 @dataclass(frozen=True)
 class _Nested:
-    """Arrays of several levels, and whether one has a null anywhere."""
+    """Arrays of several levels, and whether an array has a null at any level."""
 
-    kind: pa.DataType
+    arrow_type: pa.DataType
     width: int = 2
 
     def array(self, series: Sequence[pd.Series[Any]]) -> pa.Array:
         a_null: Any = None
-        arrow_type = self.kind
+        arrow_type = self.arrow_type
         while pa.types.is_list(arrow_type):
             a_null, arrow_type = [a_null], arrow_type.value_type
         rows = zip(series[0].to_numpy(), series[1].to_numpy(), strict=True)
-        return pa.array([a_null if flag else None if row is None else _listed(row) for row, flag in rows], self.kind)
+        return pa.array(
+            [a_null if flag else None if row is None else _listed(row) for row, flag in rows], self.arrow_type
+        )
 
 
 @dataclass(frozen=True)
 class _Structs:
-    """Fields, and whether there is a struct."""
+    """A mask of structs that are not null, and the fields."""
 
     names: tuple[str, ...]
     fields: tuple[Arrival, ...]
@@ -228,7 +233,7 @@ class _Structs:
 
 
 def _listed(value: Any) -> Any:
-    """Arrays in arrays as lists."""
+    """Convert nested arrays to lists."""
     if isinstance(value, np.ndarray) and value.dtype == object:
         return [_listed(item) for item in value]
     return value
@@ -238,7 +243,7 @@ def _listed(value: Any) -> Any:
 
 
 def _sent(column: Column, data_type: DataType) -> tuple[list[Column], Arrival]:
-    """The columns that are sent for one, and what becomes of them on arrival."""
+    """The columns to send for one column, and how the executor makes an Arrow array from them."""
     from pyspark.ml.functions import vector_to_array
     from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.pandas.types import to_arrow_type
@@ -268,7 +273,7 @@ def _sent(column: Column, data_type: DataType) -> tuple[list[Column], Arrival]:
 
 
 def _as_number(column: Column, data_type: DataType) -> tuple[Column, DataType]:
-    """Dates and timestamps, in arrays too, as the integers that Arrow has in their place."""
+    """Convert dates and timestamps, also within arrays, to the integers that Arrow stores for them."""
     from pyspark.sql.types import ArrayType, DateType, IntegerType, LongType, TimestampNTZType, TimestampType
 
     if isinstance(data_type, ArrayType):
@@ -287,19 +292,21 @@ def _as_number(column: Column, data_type: DataType) -> tuple[Column, DataType]:
 
 
 def _has_null(column: Column, element: DataType) -> Column:
-    """Whether an array of numbers has a null; without a call for each element, as ``exists`` would make.
+    """Whether an array of numbers has a null; faster than ``exists``, which calls a function for each element.
 
-    ``array_contains`` is null where the array has a null and not the value, and false where it has neither: one look is
-    enough for most rows. Two values that are both found leave it open.
+    ``array_contains`` is null if the array has a null but not the value, and false if it has neither. So one call is
+    enough for most rows. ``exists`` is only needed if the array has both of two values.
     """
-    first, second = (F.array_contains(column, value) for value in _seldom(element))
-    looked = F.when(first.isNull() | second.isNull(), F.lit(True)).when(second, F.exists(column, lambda x: x.isNull()))
-    rest = F.when(column.isNotNull(), looked.otherwise(F.lit(False))).otherwise(F.lit(False))
+    first, second = (F.array_contains(column, value) for value in _rare_values(element))
+    by_second = F.when(first.isNull() | second.isNull(), F.lit(True)).when(
+        second, F.exists(column, lambda x: x.isNull())
+    )
+    rest = F.when(column.isNotNull(), by_second.otherwise(F.lit(False))).otherwise(F.lit(False))
     return F.when(F.coalesce(~first, F.lit(False)), F.lit(False)).otherwise(rest)
 
 
-def _seldom(element: DataType) -> list[Column]:
-    """Two values of a type of numbers; the first is found in few arrays, if the type has enough of them."""
+def _rare_values(element: DataType) -> list[Column]:
+    """Two values of a numeric type; the first is rare in most data."""
     from pyspark.sql.types import BooleanType, ByteType, ShortType
 
     if isinstance(element, BooleanType):
@@ -309,7 +316,7 @@ def _seldom(element: DataType) -> list[Column]:
 
 
 def _is_whole(column: Column, data_type: ArrayType) -> Column:
-    """Whether an array has no null at any level; null for null."""
+    """Whether an array has no null at any level; null if the array is null."""
     from pyspark.sql.types import ArrayType
 
     inner = data_type.elementType

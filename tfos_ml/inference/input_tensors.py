@@ -1,4 +1,4 @@
-"""A column of an Arrow batch as the tensors of one input of a model."""
+"""Converts a column of an Arrow batch to the tensors of one input of a model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class InputBinding:
 
 
 class ModelInput:
-    """A plain column as an input of the model, cast without loss and reshaped; raises ``ShapeError`` if that cannot be.
+    """Casts a plain column to an input of the model, without loss, and reshapes it.
 
-    Rows are padded only in dimensions that are None in the model.
+    Rows are padded only in dimensions that are None in the model. Raises ``ShapeError`` if the rows do not fit.
     """
 
     def __init__(self, binding: InputBinding, column: pa.Array, pad_value: float):
@@ -42,11 +42,11 @@ class ModelInput:
         elif self._spec.ndim != 1:
             raise ShapeError(
                 f"Column '{binding.column}' has {self._spec.ndim} levels of arrays, but input '{binding.name}' is "
-                f"{self._tensor}."
+                f"{self._tensor}; expected one level."
             )
 
     def tensors(self, start: int, stop: int) -> dict[str, Any]:
-        """Tensors of some rows by name: one, or for a ragged input its values and row splits."""
+        """The tensors of some rows, by name: one, or for a ragged input values and row splits."""
         import tensorflow as tf
 
         if self._values is not None:
@@ -65,7 +65,7 @@ class ModelInput:
 
 
 def checked_shape(column: pa.Array, spec: ColumnSpec, tensor: TensorInfo) -> RowShape | None:
-    """The shape that rows are padded to; None where their shapes do not matter, or no rows of this rank fit."""
+    """The shape to which rows are padded; None for scalars, or if rows of this rank do not fit."""
     shape = row_shape(spec.ndim, tensor)
     if not shape:
         return None
@@ -75,12 +75,12 @@ def checked_shape(column: pa.Array, spec: ColumnSpec, tensor: TensorInfo) -> Row
 
 
 def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:
-    """Tensors of a whole column by name; raises as :class:`ModelInput`."""
+    """The tensors of a whole column, by name; raises as :class:`ModelInput`."""
     return ModelInput(binding, column, pad_value).tensors(0, len(column))
 
 
 def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Any:
-    """A batch of values of a column as the tensor `name`; raises as :class:`ModelInput`."""
+    """The tensor `name` of a batch of values of a column; raises as :class:`ModelInput`."""
     import tensorflow as tf
 
     return tf.constant(fit_to_tensor(values, column, name, tensor), dtype=tensor.dtype)

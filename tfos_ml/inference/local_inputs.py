@@ -1,4 +1,4 @@
-"""Makes input tensors of the rows that a program passes to ``TFModel.predict``, in any of the usual forms."""
+"""Makes input tensors from the rows that are passed to ``TFModel.predict``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from tfos_ml.inference.row_blocks import shapes_of
 from tfos_ml.inference.saved_model import Signature
 
 _LENGTHS = (
-    "The rows of '{column}' differ in shape; expected {tensor}. predict() runs the model once for all rows: call it "
-    "for rows of one shape at a time, or use transform, which does so."
+    "The rows of '{column}' differ in shape; expected {tensor}. predict() runs the model once for all rows. Call it "
+    "for rows of one shape at a time, or use transform, which groups rows by shape."
 )
 
 
 def takes_lists(tensor: TensorInfo) -> bool:
-    """Whether rows of different lengths make a batch of an input."""
+    """Whether a batch of this input is made from lists, because rows may differ in length."""
     return tensor.ragged or tensor.padded is not None
 
 
 def local_inputs(
     rows: Any, mapping: Mapping[str, str], signature: Signature, pad_value: float = 0.0, handle_invalid: str = "keep"
 ) -> dict[str, Any]:
-    """Tensors by name of rows as :meth:`TFModel.predict` takes them, which says what is raised; `mapping` is by column.
+    """Convert the rows that :meth:`TFModel.predict` accepts to tensors by name; raises the errors described there.
 
-    `pad_value` fills rows that are shorter than those of training, where that padded them. No row is left out here,
-    whatever `handle_invalid` is; only with "keep" the model gets NaN and infinity.
+    `mapping` has the names of the inputs by column. `pad_value` fills rows up to the length to which training padded
+    them. No row is left out: NaN and infinity are passed to the model if `handle_invalid` is "keep", and are an error
+    otherwise.
     """
     batches = local_batches(rows, mapping, signature)
     if handle_invalid != "keep":
@@ -56,25 +57,27 @@ def _check_finite(values: Any, column: str) -> None:
     bad = sum(not np.isfinite(row).all() for row in rows if row.dtype.kind == "f")
     if bad:
         raise NonFiniteValueError(
-            f"'{column}' has NaN or infinity in {bad} of {len(rows)} rows, and predict() leaves none out. Fill or drop "
-            "them, or set handleInvalid='keep' if the model knows what to do with them."
+            f"'{column}' has NaN or infinity in {bad} of {len(rows)} rows, and predict() does not skip rows. Fill or "
+            "drop them, or set handleInvalid='keep' if the model can handle them."
         )
 
 
 def _flat(row: Any) -> Any:
-    """All numbers of a row, whose levels of lists may differ in length."""
+    """All numbers of a row of nested lists, whose lengths may differ."""
     while isinstance(row, list) and row and isinstance(row[0], list):
         row = [value for inner in row for value in inner]
     return row
 
 
 def local_batches(rows: Any, mapping: Mapping[str, str], signature: Signature) -> dict[str, Any]:
-    """The same by column and before they are cast, batch first: arrays, or lists where rows may differ in length."""
+    """The batches of values by column, not cast yet: arrays, or lists if rows may differ in length."""
     columns = _by_column(rows, mapping, signature)
     batches = {column: _batch(columns[column], column, signature.inputs[name]) for column, name in mapping.items()}
     lengths = {column: len(values) for column, values in batches.items()}
     if len(set(lengths.values())) > 1:
-        raise ShapeError(f"The inputs have different numbers of rows: {lengths}. Give each the same number.")
+        raise ShapeError(
+            f"The inputs have different numbers of rows: {lengths}. Pass the same number of rows for each."
+        )
     return batches
 
 
@@ -92,19 +95,20 @@ def _by_column(rows: Any, mapping: Mapping[str, str], signature: Signature) -> M
     missing = [column for column, source in sources.items() if source is None]
     if missing:
         raise ColumnNotFoundError(
-            f"Columns {missing} are not among {[str(name) for name in named]}. The model's signature: {signature}"
+            f"Columns {missing} are missing. Received: {[str(name) for name in named]}. The model's signature: "
+            f"{signature}"
         )
     return {column: named[source] for column, source in sources.items()}
 
 
 def _named(rows: Any) -> Any:
-    """Something to take columns from; None if the rows have no names."""
+    """A mapping from names to columns; None if the columns have no names."""
     if isinstance(rows, Mapping):
         return rows
     if hasattr(rows, "asDict"):  # a Row of Spark
         return rows.asDict()
     if hasattr(rows, "sparkSession"):
-        raise ParamError("predict runs in this process and takes rows. For a Spark DataFrame use transform(df).")
+        raise ParamError("predict takes local rows, not a Spark DataFrame. Use transform(df).")
     if hasattr(rows, "columns"):
         return {name: rows[name] for name in rows.columns}
     if isinstance(rows, (list, tuple)) and rows and (isinstance(rows[0], Mapping) or hasattr(rows[0], "asDict")):
@@ -114,7 +118,7 @@ def _named(rows: Any) -> Any:
 
 
 def _batch(values: Any, column: str, tensor: TensorInfo) -> Any:
-    """The values of a column as a batch: an array, or where rows may differ in length a list of lists."""
+    """The batch of values of a column: an array, or a list of lists if rows may differ in length."""
     if takes_lists(tensor):
         lists = [_plain(row) for row in values]
         return lists if _depth(lists) > len(tensor.padded or "1") else [lists]
@@ -123,12 +127,12 @@ def _batch(values: Any, column: str, tensor: TensorInfo) -> Any:
 
 
 def _depth(value: Any) -> int:
-    """Levels of nesting of lists."""
+    """The number of levels of nested lists."""
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
 def _plain(value: Any) -> Any:
-    """Vectors and arrays as lists."""
+    """Convert vectors and arrays to lists."""
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return np.asarray(_dense(value)).tolist()
@@ -158,7 +162,7 @@ def _array(values: Any, column: str, tensor: TensorInfo) -> Array:
 
 
 def _is_one_row(array: Array, tensor: TensorInfo) -> bool:
-    """Whether an array is one row of an input, rather than a batch of them."""
+    """Whether an array is a single row of an input rather than a batch of rows."""
     if array.ndim == 0:
         return True
     if tensor.shape is None:

@@ -1,17 +1,17 @@
-"""What the output of a model means to Spark ML: classes, a number, or just a tensor.
+"""Interprets the output of a model for Spark ML: as classes, as a number, or just as a tensor.
 
 ========================  ==========================================================
 Compiled loss             Columns
 ========================  ==========================================================
 categorical crossentropy  rawPrediction and probability (vectors), prediction (double)
-binary crossentropy,      the same, for one unit ``p`` as ``[1 - p, p]``
+binary crossentropy,      the same; one unit ``p`` becomes ``[1 - p, p]``
 one unit
 anything else             prediction: double for ``(batch,)`` and ``(batch, 1)``,
                           else an array
 ========================  ==========================================================
 
-With ``from_logits`` the raw prediction is the logits, and the probability their softmax
-(sigmoid); without, both are what the model returns, or an error if that cannot be probabilities.
+With ``from_logits``, the raw prediction is the logits, and the probability is their softmax (or sigmoid). Without it,
+both are the output of the model; values that cannot be probabilities are an error.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ _MULTICLASS_LOSSES = {
     "categoricalfocalcrossentropy",
     "categoricalgeneralizedcrossentropy",
 }
-_OTHER_LABELS = {"ctc", "circle", "categoricalgeneralizedcrossentropy"}  # shaped neither like outputs nor classes
-_ROUNDING = 1e-3  # about that of a probability in float16
+_OTHER_LABELS = {
+    "ctc",
+    "circle",
+    "categoricalgeneralizedcrossentropy",
+}  # whose labels have neither the shape of outputs nor that of classes
+_ROUNDING = 1e-3  # about the rounding error of a probability in float16
 _ONE_HOT_LOSSES = _MULTICLASS_LOSSES - {"sparsecategoricalcrossentropy", "categoricalgeneralizedcrossentropy"}
 
 
@@ -44,7 +48,7 @@ class LossInfo:
 
     name: str  # of its class or function
     from_logits: bool = False
-    reduction: str | None = "sum_over_batch_size"  # as of keras.losses.Loss
+    reduction: str | None = "sum_over_batch_size"  # that of keras.losses.Loss
     from_keras: bool = True  # whether it is one of Keras' own
     ignore_class: int | None = None  # the label that stands for no class
 
@@ -56,7 +60,7 @@ class LossInfo:
 
 @dataclass(frozen=True)
 class PredictionSpec:
-    """What a model's only output is."""
+    """The meaning of the only output of a model."""
 
     kind: str = PLAIN  # or BINARY, MULTICLASS
     from_logits: bool = False
@@ -67,13 +71,13 @@ class PredictionSpec:
         return self.kind != PLAIN
 
     def explains(self, output: TensorInfo) -> bool:
-        """Whether it makes more of an output than the tensor it is: classes, or one number a row."""
+        """Whether the output is interpreted as classes or as one number a row, and not just as a tensor."""
         is_number = output.shape is not None and output.dtype != "string" and output.shape[1:] in ((), (1,))
         return self.is_classifier or is_number
 
 
 def prediction_spec_of(loss: LossInfo | None, output: TensorInfo | None) -> PredictionSpec:
-    """How to read the output of a model with one output and one loss."""
+    """The meaning of the output of a model with one output and one loss."""
     if loss is None or not loss.from_keras:
         return PredictionSpec()
     rank = None if output is None or output.shape is None else len(output.shape)
@@ -86,9 +90,9 @@ def prediction_spec_of(loss: LossInfo | None, output: TensorInfo | None) -> Pred
 
 
 def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorInfo) -> str | None:
-    """Why rows of labels of a shape do not fit an output under a loss of Keras' own; None if they may.
+    """The reason why labels of a shape do not fit an output with one of Keras' losses; None if they may fit.
 
-    In the shape of one row of the label, None is a length that is not known or differs.
+    `label` is the shape of one row; None in it is a length that is unknown or varies.
     """
     if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
         return None
@@ -107,9 +111,9 @@ def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorI
 
 
 def label_shape(loss: LossInfo, ndim: int, output: TensorInfo) -> tuple[int | None, ...] | None:
-    """The shape that label rows of some levels of arrays have if :func:`label_problem` has nothing to say of them.
+    """The shape that rows of labels with `ndim` levels of arrays must have; None if it is not known.
 
-    In it None is any length; None alone is returned where the shape is not known.
+    None within the shape is any length.
     """
     if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
         return None
@@ -123,7 +127,7 @@ def label_shape(loss: LossInfo, ndim: int, output: TensorInfo) -> tuple[int | No
 
 
 def label_constraint(loss: LossInfo | None, ndim: int, name: str, output: TensorInfo) -> ColumnConstraint:
-    """What the labels of an output must be under its loss, in a column with `ndim` levels of arrays."""
+    """The constraint that a loss puts on labels of an output, in a column with `ndim` levels of arrays."""
     if loss is None:
         return ColumnConstraint()
     tensor = f"output '{name}' is {output}, trained with {loss.name},"
@@ -139,15 +143,16 @@ def _fits(label: tuple[int | None, ...], row: tuple[int | None, ...]) -> bool:
 
 
 def shown_shape(shape: tuple[int | None, ...]) -> str:
-    """A shape as messages show it."""
+    """Format a shape for messages."""
     return "(" + ", ".join("?" if d is None else str(d) for d in shape) + ")"
 
 
 def classify(outputs: Array, prediction_spec: PredictionSpec, threshold: float) -> dict[str, Array]:
-    """Raw prediction and probability, of shape ``(batch, classes)``, and class of a batch, ``(batch,)``; all float64.
+    """Raw prediction and probability, shape ``(batch, classes)``, and class, shape ``(batch,)``; all float64.
 
-    The outputs have the shape ``(batch, classes)``, or ``(batch,)`` or ``(batch, 1)`` for a binary classifier, which
-    predicts class 1 above the threshold. Raises ``ModelError`` if probabilities are expected and the values are none.
+    The outputs have the shape ``(batch, classes)``; for a binary classifier ``(batch,)`` or ``(batch, 1)``. A binary
+    classifier predicts class 1 above the threshold. Raises ``ModelError`` if the values must be probabilities but are
+    not.
     """
     values = np.asarray(outputs, dtype=np.float64)
     if not prediction_spec.from_logits:
@@ -180,9 +185,9 @@ def _check_probabilities(values: Array) -> None:
     if bounds is not None:
         low, high = bounds
         raise ModelError(
-            f"The model returned values from {low:.4g} to {high:.4g} where its loss expects probabilities. End it with "
-            "a softmax or sigmoid, or compile it with from_logits=True, and fit again; or read its outputs as they "
-            "are, with outputMapping."
+            f"The model returned values from {low:.4g} to {high:.4g}, but its loss expects probabilities. End the "
+            "model with a softmax or sigmoid, or compile it with from_logits=True, and fit again; or set outputMapping "
+            "to get the outputs as they are."
         )
 
 

@@ -1,4 +1,4 @@
-"""SavedModels at a URI: published whole or not at all, and fetched."""
+"""Publishes SavedModels at a URI, completely or not at all, and fetches them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ Listing = tuple[tuple[str, int, int], ...]
 
 
 def stage(directory: str, uri: str, run_id: str) -> None:
-    """Copy a local SavedModel next to a URI, where :func:`commit` finds it; nothing is left of a copy that fails.
+    """Copy a local SavedModel to a temporary directory next to the URI, for :func:`commit`.
 
-    The attempt's `run_id` makes the temporary name unique.
+    The `run_id` of the attempt makes the temporary name unique. If copying fails, the temporary directory is deleted.
     """
     filesystem, path = filesystems.open_uri(uri)
     try:
         filesystem.create_dir(_staged(path, run_id), recursive=True)
         fs.copy_files(directory, _staged(path, run_id), fs.LocalFileSystem(), filesystem)
     except BaseException:
-        with contextlib.suppress(OSError):  # of a store that is gone; what is left is under a name that is no model's
+        with contextlib.suppress(OSError):  # if the store is unreachable, the temporary directory stays
             discard(uri, run_id)
         raise
 
 
 def commit(uri: str, run_id: str) -> None:
-    """Make a staged SavedModel appear at its URI, whole or not at all.
+    """Move a staged SavedModel to its URI.
 
-    Only the driver does so, for the one attempt that has succeeded: whatever a node that is cut off, or an attempt that
-    was given up, may still write, it is never this. Raises ``DestinationError`` if something is at the URI by now, the
-    driver does not see what the chief has staged, or cannot write there.
+    Only the driver calls this, for the attempt that has succeeded. So nodes that have lost their connection, and
+    attempts that were given up, can never write to the URI. Raises ``DestinationError`` if the URI is not empty any
+    more, if the driver does not see the staged files, or if it cannot write to the URI.
     """
     try:
         _commit(*filesystems.open_uri(uri), uri, run_id)
     except (OSError, pa.ArrowException) as error:
         why = redact(error, secrets=secrets_of_uri(uri))
-        raise DestinationError(f"exportDir={redact(uri)!r} cannot be published to by the driver: {why}") from None
+        raise DestinationError(f"The driver cannot publish to exportDir={redact(uri)!r}: {why}") from None
 
 
 def _commit(filesystem: fs.FileSystem, path: str, uri: str, run_id: str) -> None:
@@ -51,26 +51,26 @@ def _commit(filesystem: fs.FileSystem, path: str, uri: str, run_id: str) -> None
     if filesystem.get_file_info(staged).type != fs.FileType.Directory:
         raise DestinationError(
             f"exportDir={redact(uri)!r}: the chief has written {staged}, but the driver does not see it. Use storage "
-            "that the driver and all nodes reach alike, or unset exportDir: the model then comes back with the results."
+            "that the driver and all nodes share, or unset exportDir: the model is then returned with the results."
         )
     _move(filesystem, staged, path, lambda: _check_unused(filesystem, path, uri))
 
 
 def _move(filesystem: fs.FileSystem, staged: str, path: str, check: Callable[[], None] = lambda: None) -> None:
-    """Put what was staged in its place, after a check."""
+    """Move the staged directory to its path, after a check."""
     check()
     if filesystem.get_file_info(path).type == fs.FileType.Directory:
         filesystem.delete_dir(path)
     try:
         filesystem.move(staged, path)
-    except (OSError, NotImplementedError):  # object stores move no directories
+    except (OSError, NotImplementedError):  # object stores cannot move directories
         check()
         _copy(filesystem, staged, path)
         filesystem.delete_dir(staged)
 
 
 def _copy(filesystem: fs.FileSystem, source: str, target: str) -> None:
-    """Copy a SavedModel within a store: its ``saved_model.pb``, without which it is none, last."""
+    """Copy a SavedModel within a store; ``saved_model.pb`` last, so that an incomplete copy is not a SavedModel."""
     files = [info.path for info in filesystem.get_file_info(fs.FileSelector(source, recursive=True)) if info.is_file]
     try:
         for path in sorted(files, key=lambda path: path.endswith("/saved_model.pb")):
@@ -78,18 +78,20 @@ def _copy(filesystem: fs.FileSystem, source: str, target: str) -> None:
             filesystem.create_dir(copy.rpartition("/")[0], recursive=True)
             filesystem.copy_file(path, copy)
     except BaseException:
-        with contextlib.suppress(OSError):  # of a store that is gone; what is left is no SavedModel
+        with contextlib.suppress(OSError):  # if the store is unreachable, an incomplete copy stays
             filesystem.delete_dir(target)
         raise
 
 
 def _check_unused(filesystem: fs.FileSystem, path: str, uri: str) -> None:
     if filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
-        raise DestinationError(f"exportDir={redact(uri)!r} has been filled by somebody else since the fit began")
+        raise DestinationError(
+            f"exportDir={redact(uri)!r} is not empty any more: another program has written to it since the fit began"
+        )
 
 
 def publish_directory(directory: str, uri: str) -> None:
-    """Copy a SavedModel to a URI, in place of what is there; for nodes of programs that lead themselves."""
+    """Copy a SavedModel to a URI, and replace the files there; for nodes without a driver that publishes."""
     run_id = uuid.uuid4().hex[:12]
     stage(directory, uri, run_id)
     filesystem, path = filesystems.open_uri(uri)
@@ -97,7 +99,7 @@ def publish_directory(directory: str, uri: str) -> None:
 
 
 def discard(uri: str, run_id: str) -> None:
-    """Delete what was staged, if anything was."""
+    """Delete the staged files, if there are any."""
     filesystem, path = filesystems.open_uri(uri)
     staged = _staged(path, run_id)
     if filesystem.get_file_info(staged).type != fs.FileType.NotFound:
@@ -109,13 +111,13 @@ def _staged(path: str, run_id: str) -> str:
 
 
 def fetch(uri: str, directory: str) -> Listing:
-    """Copy what is at a URI into a new local directory; returns what was there before it was copied.
+    """Copy the files at a URI to a new local directory; returns their listing.
 
-    Raises ``ModelError`` if there is nothing, or it cannot be read.
+    Raises ``ModelError`` if the URI does not exist or cannot be read.
     """
     listed = listing(uri)
     if listed is None:
-        raise ModelError(f"There is no SavedModel at exportDir={redact(uri)!r} as seen from the driver.")
+        raise ModelError(f"The driver finds no SavedModel at exportDir={redact(uri)!r}.")
     filesystem, path = filesystems.open_uri(uri)
     Path(directory).mkdir(exist_ok=True)
     try:
@@ -126,9 +128,9 @@ def fetch(uri: str, directory: str) -> Listing:
 
 
 def listing(uri: str) -> Listing | None:
-    """What is at a URI, by path: sizes and times. None if there is no directory.
+    """The path, size and time of each file at a URI; None if it is not a directory.
 
-    Raises ``ModelError`` if it cannot be read, or does not answer within ``filesystems.DEADLINE``.
+    Raises ``ModelError`` if the URI cannot be read, or does not answer within ``filesystems.DEADLINE``.
     """
 
     def find(filesystem: fs.FileSystem, path: str) -> Listing | None:
@@ -144,11 +146,11 @@ def listing(uri: str) -> Listing | None:
 
 
 def _unreadable(uri: str, why: str) -> ModelError:
-    return ModelError(f"exportDir={redact(uri)!r} cannot be read from the driver: {why}.")
+    return ModelError(f"The driver cannot read exportDir={redact(uri)!r}: {why}.")
 
 
 def check_destination(uri: str) -> str | None:
-    """Why nothing can be published at a URI, or None if it can."""
+    """The reason why nothing can be published at a URI; None if it can."""
     try:
         return filesystems.request(uri, _obstacle)
     except filesystems.StorageError as error:
@@ -156,14 +158,14 @@ def check_destination(uri: str) -> str | None:
 
 
 def check_log_dir(uri: str) -> None:
-    """Raise ``DestinationError`` if event files cannot be copied to a URI, as seen from here."""
+    """Raise ``DestinationError`` if this process cannot write event files to a URI."""
     name = f".preflight-{uuid.uuid4().hex[:12]}"
     try:
-        filesystems.request(uri, lambda found, path: filesystems.write_and_delete(found, f"{path.rstrip('/')}/{name}"))
+        filesystems.request(uri, lambda store, path: filesystems.write_and_delete(store, f"{path.rstrip('/')}/{name}"))
     except filesystems.StorageError as error:
         raise DestinationError(
-            f"logDir={redact(uri)!r} cannot be written: {error}. TensorFlow writes only local paths and gs:// by "
-            "itself; event files for other stores are copied through pyarrow.fs. Choose such a URI, or a local path."
+            f"logDir={redact(uri)!r} cannot be written: {error}. TensorFlow itself writes only to local paths and "
+            "gs://; for other stores, pyarrow.fs copies the event files. Set logDir to such a URI or to a local path."
         ) from None
 
 
@@ -184,7 +186,7 @@ def _obstacle(filesystem: fs.FileSystem, path: str) -> str | None:
 
 
 def _first_missing(filesystem: fs.FileSystem, path: str) -> str:
-    """The outermost directory of a path that is not there yet."""
+    """The outermost directory of a path that does not exist yet."""
     parent = path.rpartition("/")[0]
     if not parent or filesystem.get_file_info(parent).type != fs.FileType.NotFound:
         return path

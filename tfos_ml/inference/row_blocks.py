@@ -1,8 +1,8 @@
-"""Which rows of an Arrow batch go through the model together.
+"""Groups the rows of an Arrow batch for calls of the model.
 
-Rows of one shape do, and none is padded for the sake of another: what the model makes of a row
-then depends on that row alone, whatever rows come with it. Where the model was trained on rows that were padded to one
-length (``TensorInfo.padded``), shorter rows are padded to that length here, too.
+Each call gets rows of one shape. No row is padded to the length of another, so the result for a row does not depend on
+the other rows. If training padded rows to a fixed length (``TensorInfo.padded``), shorter rows are padded to that
+length.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tfos_ml.data.arrow import longest_by_row, plain, spec_of
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array
 
-_BLOCK_BYTES = 4 << 20  # what calls cost besides the model is paid once for so much of small rows
+_BLOCK_BYTES = 4 << 20  # small rows are scored in blocks of this size, to save overhead
 
 
 class RowBlocks:
-    """Blocks of rows of one Arrow batch, for a call of the model each, or for several, of `batch_size` rows.
+    """The rows of one Arrow batch in blocks; a block has rows for one or more calls of `batch_size` rows.
 
-    Iterate once, then order the results.
+    Iterate over the blocks once, then call :meth:`in_order` with the results.
     """
 
     def __init__(self, tensors: Sequence[TensorInfo], columns: list[pa.Array], batch_size: int):
@@ -48,20 +48,20 @@ class RowBlocks:
                 yield [column.take(chosen) for column in self._columns]
 
     def _rows_of_a_block(self) -> int:
-        """A multiple of the rows of a call."""
+        """The number of rows of a block; a multiple of `batch_size`."""
         rows = len(self._columns[0])
         bytes_of_a_call = sum(column.nbytes for column in self._columns) * self._batch_size // max(rows, 1)
         return self._batch_size * max(1, _BLOCK_BYTES // max(bytes_of_a_call, 1))
 
     def in_order(self, results: pa.Array) -> pa.Array:
-        """Results of all blocks, one after another, in the order of the rows."""
+        """Reorder the concatenated results of all blocks to the order of the rows."""
         return results if self._order is None else results.take(pa.array(np.argsort(self._order)))
 
 
 def shapes_of(tensors: Sequence[TensorInfo], columns: list[pa.Array]) -> Array | None:
-    """The shape that each row has in the model, over all inputs that take different ones; None if all rows have one.
+    """The shape of each row, over all inputs that accept different shapes; None if all rows have the same shape.
 
-    Those of the columns that are looked at are made plain in place.
+    Replaces the columns that it reads by plain ones, in place.
     """
     lengths_by_level = []
     for i, tensor in enumerate(tensors):

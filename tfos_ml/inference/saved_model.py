@@ -1,7 +1,7 @@
-"""SavedModels: what their signature says, and one loaded copy a process.
+"""Reads the signatures of SavedModels, and loads each SavedModel once per process.
 
-The signature is kept as JSON beside the SavedModel, so that the driver can declare the
-schema of a transform without importing TensorFlow.
+The signature is stored as JSON beside the SavedModel, so that the driver can declare the schema of a transform without
+importing TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tfos_ml.inference.tensorflow_import import import_tensorflow
 
 SIGNATURE_FILE = "tfos_ml_signature.json"
 NO_CALL = "it has no call()"
-REASON_FILE = "tfos_ml_not_exported.txt"  # instead of a SavedModel
-_ARGUMENTS = "arguments"  # of the SavedModel, by input, where they have other names; beside the signature in that file
+REASON_FILE = "tfos_ml_not_exported.txt"  # written instead of a SavedModel
+_ARGUMENTS = "arguments"  # key in SIGNATURE_FILE: names of the SavedModel's arguments by input, if they differ
 _SHOWN_CHARACTERS = 300
 DEFAULT_SIGNATURE = "serving_default"
 DEFAULT_TAG = "serve"
@@ -32,11 +32,11 @@ DEFAULT_TAG = "serve"
 Scorer = Callable[..., Mapping[str, Any]]
 
 _loaded: OrderedDict[tuple[str, str], Any] = OrderedDict()
-"""The models this process used last; a documented cache of at most ``LOADED_MODELS``."""
+"""The models that this process has used most recently; at most ``LOADED_MODELS``."""
 
 
 def shown_tensors(tensors: Mapping[str, TensorInfo]) -> str:
-    """Tensors by name, as messages show them."""
+    """Format tensors by name for messages."""
     return "{" + ", ".join(f"{name}: {tensor}" for name, tensor in tensors.items()) + "}"
 
 
@@ -51,7 +51,7 @@ class Signature:
         return f"inputs {shown_tensors(self.inputs)}, outputs {shown_tensors(self.outputs)}"
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serializable form, for :meth:`from_json`."""
+        """A form that can be saved as JSON."""
         return asdict(self)
 
     @classmethod
@@ -67,10 +67,10 @@ class Signature:
 def write_signature(
     directory: str, key: str, names: Mapping[str, str] | None = None, ragged: Collection[str] = ()
 ) -> None:
-    """Read the signature `key` of a SavedModel and keep it beside it, if there is one of that name.
+    """Read the signature `key` of a SavedModel and write it to a file beside it, if there is such a signature.
 
-    `names` has what :func:`argument_names` returns. Inputs that are ragged are two tensors each in the SavedModel,
-    values and row splits, and one here.
+    `names` is the result of :func:`argument_names`. In the SavedModel, a ragged input has two tensors, values and row
+    splits; in the file, it has one.
     """
     if key not in _graph(directory, DEFAULT_TAG).signature_def:
         return
@@ -85,14 +85,14 @@ def write_signature(
 
 
 def argument_names(names: Iterable[str]) -> dict[str, str]:
-    """For each name the most similar one that TensorFlow takes for an argument; they differ by more than case.
+    """For each name, the most similar name that TensorFlow allows for an argument; they differ by more than case.
 
     >>> argument_names(["class", "a b", "a_b", "1st"])
     {'class': 'class_', 'a b': 'a_b_1', 'a_b': 'a_b', '1st': 'arg_1st'}
     """
     arguments: dict[str, str] = {}
     names = list(names)
-    for name in sorted(names, key=lambda name: _argument(name) != name):  # first those that can stay as they are
+    for name in sorted(names, key=lambda name: _argument(name) != name):  # first the names that need no change
         taken = {argument.lower() for argument in arguments.values()}
         options = (f"{_argument(name)}{suffix}" for suffix in ("", *(f"_{i}" for i in range(1, len(names) + 1))))
         arguments[name] = next(option for option in options if option.lower() not in taken)
@@ -108,14 +108,14 @@ def _argument(name: str) -> str:
 def not_exported(why: str) -> str:
     """The message for a model that is trained but cannot be exported."""
     return (
-        f"The model is trained, but cannot be exported: {why}. Its weights are kept, for load_weights() and "
-        "initialWeights, in assets.extra/model.weights.h5 of exportDir and of TFModel.savedModelDir(); transform and "
-        "predict need a call() that TensorFlow can export."
+        f"The model is trained, but cannot be exported: {why}. transform and predict need a call() that TensorFlow can "
+        "export. The weights are saved in assets.extra/model.weights.h5 of exportDir and of TFModel.savedModelDir(); "
+        "use them with load_weights() or initialWeights."
     )
 
 
 def note_padding(directory: str, lengths: Mapping[str, tuple[int, ...]]) -> None:
-    """Note, beside a SavedModel, the lengths to which training padded the rows of inputs, by their names."""
+    """Add the lengths to which training padded inputs, by name, to the file beside a SavedModel."""
     file = Path(directory) / SIGNATURE_FILE
     if not lengths or not file.exists():
         return
@@ -128,20 +128,20 @@ def note_padding(directory: str, lengths: Mapping[str, tuple[int, ...]]) -> None
 
 
 def row_splits_name(name: str) -> str:
-    """Name of the tensor with the row splits of a ragged input."""
+    """The name of the tensor with the row splits of a ragged input."""
     return f"{name}_row_splits"
 
 
 def parse_signature(text: bytes, key: str) -> Signature | None:
-    """The signature that :func:`write_signature` kept, if it is the one of that name."""
+    """The signature `key` in a file that :func:`write_signature` wrote; None if the file has another."""
     signatures = json.loads(text)
     return Signature.from_json(signatures[key]) if key in signatures else None
 
 
 def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str = DEFAULT_TAG) -> Signature:
-    """The signature of any SavedModel; imports TensorFlow, but does not load the model.
+    """Read a signature from a SavedModel itself; imports TensorFlow, but does not load the model.
 
-    Raises ``ModelError`` if there is no SavedModel with that tag and signature; says which there are.
+    Raises ``ModelError`` if there is no SavedModel, or it does not have the tag or the signature.
     """
     graph = _graph(directory, tag)
     import tensorflow as tf
@@ -161,8 +161,8 @@ def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str
 
 
 def _graph(directory: str | Path, tag: str) -> Any:
-    """The ``MetaGraphDef`` of a SavedModel that has just these tags."""
-    with needed_by("A SavedModel that tells its signature to TensorFlow alone"):
+    """The ``MetaGraphDef`` of a SavedModel with exactly these tags."""
+    with needed_by("Reading the signature of this SavedModel"):
         import_tensorflow()
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
@@ -188,10 +188,10 @@ def _graph(directory: str | Path, tag: str) -> Any:
 
 
 def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | None = None) -> Scorer:
-    """The function of a signature, from tensors by input name to tensors by output name; a process loads a model once.
+    """Load the function of a signature, which takes tensors by input name and returns tensors by output name.
 
-    A directory's content must never change. Only the wanted outputs are computed, by default all. Raises ``ModelError``
-    if TensorFlow cannot load the model, and names the file that is damaged, if one is.
+    A process loads each directory once, so its content must never change. Only `outputs` are computed, by default all.
+    Raises ``ModelError`` if TensorFlow cannot load the model; the error names damaged files.
     """
     with needed_by("Scoring in this process"):
         import_tensorflow()
@@ -211,7 +211,7 @@ def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | N
 
 
 def _arguments(directory: Path, key: str) -> dict[str, str]:
-    """Names of arguments by input, where they differ."""
+    """The names of arguments by input, if they differ."""
     file = directory / SIGNATURE_FILE
     signatures = json.loads(file.read_text()) if file.exists() else {}
     arguments: dict[str, str] = signatures.get(key, {}).get(_ARGUMENTS, {})
@@ -219,7 +219,7 @@ def _arguments(directory: Path, key: str) -> dict[str, str]:
 
 
 def _by_input(function: Scorer, arguments: Mapping[str, str]) -> Scorer:
-    """A function whose arguments have the names of the inputs."""
+    """Wrap a function so that its arguments have the names of the inputs."""
     if not arguments:
         return function
     return lambda **inputs: function(**{arguments.get(name, name): tensor for name, tensor in inputs.items()})
@@ -231,14 +231,14 @@ def _load(directory: Path, tag: str) -> Any:
     try:
         return tf.saved_model.load(str(directory), tags=tag.split(","))
     except Exception as error:  # TensorFlow raises IndexError, OSError, OpError and others for damaged files
-        _graph(directory, tag)  # raises if it is this one
+        _graph(directory, tag)  # raises if saved_model.pb is damaged
         text = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
         damaged = _damaged_variables(directory / "variables")
         if not damaged:
             raise ModelError(f"TensorFlow cannot load the SavedModel: {type(error).__name__}: {text}") from error
         raise ModelError(
-            f"The SavedModel is damaged, in {' or '.join(map(_with_size, damaged))}. Export it, or copy it, again. "
-            f"TensorFlow says: {text}"
+            f"The SavedModel has a damaged file: {' or '.join(map(_with_size, damaged))}. Export or copy the model "
+            f"again. TensorFlow's error: {text}"
         ) from error
 
 
@@ -248,7 +248,7 @@ def _with_size(path: Path) -> str:
 
 
 def _damaged_variables(directory: Path) -> list[Path]:
-    """Files with variables of which one cannot be read."""
+    """The files that may be damaged, if a variable cannot be read."""
     import tensorflow as tf
 
     index = directory / "variables.index"
@@ -269,7 +269,7 @@ def _damaged_variables(directory: Path) -> list[Path]:
 
 
 def _for_any_batch(function: Scorer, signature: Any) -> Scorer:
-    """A function for any number of rows, also where the signature fixes it: the last row fills the last batch up."""
+    """A function for any number of rows; if the batch size is fixed, the last row fills up the last batch."""
     import tensorflow as tf
 
     sizes = {spec.shape[0] for spec in signature.structured_input_signature[1].values() if spec.shape.rank}
@@ -287,7 +287,7 @@ def _for_any_batch(function: Scorer, signature: Any) -> Scorer:
 
 
 def _only(function: Any, outputs: tuple[str, ...] | None) -> Scorer:
-    """A signature's function that computes only the wanted outputs."""
+    """The function of a signature, limited to some outputs."""
     import tensorflow as tf
 
     if outputs is None or set(outputs) == set(function.structured_outputs):

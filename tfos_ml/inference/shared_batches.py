@@ -1,8 +1,8 @@
-"""Arrow batches that two processes of a host hand each other in shared memory.
+"""Exchanges Arrow batches between two processes of a host in shared memory.
 
-Each side of a connection (a stream socket) writes the batches that it sends into a
-file in memory of its own, as an Arrow IPC stream, and says how long it is; the other side reads it where it lies. What
-was read is valid until the next message is sent: who has read it then may write again.
+Each side of a connection (a stream socket) writes its batches to its own memory file, as an Arrow IPC stream, and sends
+the length of the stream. The other side reads the batch without a copy. A batch is valid until its reader sends the
+next message, because the writer may then overwrite it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _SHOWN_CHARACTERS = 8192
 
 
 class Ready(Struct, frozen=True):
-    """The server serves this connection; the first message on it."""
+    """The first message of the server: it serves this connection."""
 
     pid: int
 
 
 class BatchSent(Struct, frozen=True):
-    """A batch lies in the sender's memory; its first one, and each larger one, comes as a descriptor with this."""
+    """A batch is in the sender's memory file. A new or larger memory file is sent with this, as a descriptor."""
 
     size: int  # of the stream, in bytes
 
 
 class ScoringFailed(Struct, frozen=True):
-    """The server could not do it."""
+    """The server could not score a batch."""
 
     error: str  # name of the exception's class
     message: str
@@ -43,7 +43,7 @@ Message = Ready | BatchSent | ScoringFailed
 
 
 class SharedBatches:
-    """One side of a connection; not for several threads.
+    """One side of a connection; not thread-safe.
 
     Parameters
     ----------
@@ -61,12 +61,12 @@ class SharedBatches:
         send_frame(self.connection, encode(message))
 
     def fail(self, error: BaseException, traceback: str) -> None:
-        """Say what went wrong."""
+        """Send an error."""
         message = str(error)[:_SHOWN_CHARACTERS]
         self.send(ScoringFailed(type(error).__name__, message, traceback[-_SHOWN_CHARACTERS:]))
 
     def send_batch(self, batch: pa.RecordBatch) -> None:
-        """Send a batch; what was read from the other side is not valid any more."""
+        """Send a batch; batches that were read from the other side become invalid."""
         measured = pa.MockOutputStream()
         _write(measured, batch)
         message = encode(BatchSent(measured.size()))
@@ -89,11 +89,11 @@ class SharedBatches:
         Raises
         ------
         ConnectionError, TimeoutError
-            If the other side has gone, or says nothing for as long as the connection's timeout.
+            If the other side has closed the connection, or sends nothing within the timeout of the socket.
         """
         received = receive_frame(self.connection, max_descriptors=1)
         if received is None:
-            raise ConnectionError("the other side has gone")
+            raise ConnectionError("the other side has closed the connection")
         content, descriptors = received
         for descriptor in descriptors:
             self._theirs = mmap.mmap(descriptor, 0)
@@ -102,19 +102,19 @@ class SharedBatches:
         return message
 
     def read(self, sent: BatchSent) -> pa.RecordBatch:
-        """The batch of a message, in the sender's memory."""
+        """The batch of a message, in the sender's memory; no copy is made."""
         if self._theirs is None or len(self._theirs) < sent.size:
             raise MessageError(f"{sent} has no memory")
         return pa.ipc.open_stream(pa.py_buffer(self._theirs)[: sent.size]).read_next_batch()
 
     def copy(self, sent: BatchSent) -> pa.RecordBatch:
-        """The batch of a message, in memory of its own."""
+        """A copy of the batch of a message."""
         if self._theirs is None:
             raise MessageError(f"{sent} has no memory")
         return pa.ipc.open_stream(pa.py_buffer(self._theirs[: sent.size])).read_next_batch()
 
     def close(self) -> None:
-        """End the connection; batches that were read stay valid."""
+        """Close the connection; batches that were read stay valid."""
         self.connection.close()
 
 

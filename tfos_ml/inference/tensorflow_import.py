@@ -1,4 +1,4 @@
-"""Imports TensorFlow faster, and without the lines that it prints whatever the log level."""
+"""Imports TensorFlow faster, and hides the start-up lines that it prints at any log level."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 SearchPath = Sequence[str] | None
-PRELOADS = "TFOS_ML_PRELOAD"  # "0": a node imports TensorFlow only when its program, which names no Keras, does
-USES_KERAS = "TFOS_ML_USES_KERAS"  # in the environment of a node whose program names Keras
+PRELOADS = "TFOS_ML_PRELOAD"  # "0": a node does not import TensorFlow before its program does
+USES_KERAS = "TFOS_ML_USES_KERAS"  # set in the environment of a node whose program mentions Keras
 
-# They import matplotlib and scikit-learn, which takes as long as the rest of Keras.
-_SELDOM_USED = {
+# These modules import matplotlib and scikit-learn, which takes as long as the rest of Keras.
+_RARELY_USED = {
     f"{package}.{name}"
     for package in ("keras", "keras.src", "keras._tf_keras.keras")
     for name in ("visualization", "wrappers")
 }
 
 
-# Start-up lines that TensorFlow 2.18 to 2.21 write whatever the log level.
+# Start-up lines that TensorFlow 2.18 to 2.21 prints at any log level.
 _STARTUP_LINE = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     rb"|.*\b(?:port|util)\.cc:\d+\] oneDNN custom operations are on"
@@ -36,16 +36,16 @@ _STARTUP_LINE = re.compile(
     rb"|.*\bcuda_(?:fft|dnn|blas)\.cc:\d+\] Unable to register cu"
     rb"|.*\bcomputation_placer\.cc:\d+\] computation placer already registered"
 )
-# Where there is no GPU; where there is one, it says why that cannot be used.
+# Hidden only on hosts without a GPU; otherwise the line says why the GPU cannot be used.
 _NO_GPU_LINE = re.compile(rb".*\bcuda_\w+\.cc:\d+\] failed call to cuInit")
 _GPU_DEVICES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvhost-*", "/dev/dxg")
 
 
 @contextlib.contextmanager
 def held_back_stderr() -> Iterator[None]:
-    """Hold back what is written to the process's stderr, and replay all but TensorFlow's known start-up lines.
+    """Hold back the stderr of this process, and then write it without TensorFlow's known start-up lines.
 
-    After an error all is replayed.
+    After an error, everything is written.
     """
     sys.stderr.flush()
     real = os.dup(2)
@@ -67,12 +67,12 @@ def _is_startup_line(line: bytes) -> bool:
 
 
 def has_gpu_device() -> bool:
-    """Whether the kernel shows a device of NVIDIA's here."""
+    """Whether this host has a device file of an NVIDIA GPU."""
     return any(glob.glob(pattern) for pattern in _GPU_DEVICES)
 
 
 def _find_devices() -> None:
-    """Have TensorFlow look for GPUs now, where there are none: it complains on its first look, whenever that is."""
+    """Make TensorFlow search for GPUs now, on a host without any, because it prints a line on its first search."""
     if not has_gpu_device():
         import tensorflow as tf
 
@@ -80,14 +80,14 @@ def _find_devices() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds some modules as Python does, and has another loader load them.
+    """Finds some modules as Python does, but loads them with another loader.
 
     Parameters
     ----------
     names : set of str
-        The modules.
+        Names of the modules.
     loader : callable
-        Makes the other loader of Python's.
+        Makes the other loader from Python's loader.
     """
 
     def __init__(self, names: set[str], loader: Callable[[importlib.abc.Loader], importlib.abc.Loader]):
@@ -106,8 +106,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-class _NotNow(importlib.abc.Loader):
-    """Loads nothing."""
+class _Refused(importlib.abc.Loader):
+    """Refuses to load a module."""
 
     def __init__(self, loader: importlib.abc.Loader):
         pass
@@ -121,8 +121,8 @@ class _NotNow(importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _keras_later() -> Iterator[None]:
-    """TensorFlow loads Keras 3 for registrations that only Keras 2 made; ``tf.keras`` would load it on first use."""
-    finder = _Finder({"keras"}, _NotNow)
+    """Keep TensorFlow from importing Keras 3, which it needs only for Keras 2; ``tf.keras`` imports it on first use."""
+    finder = _Finder({"keras"}, _Refused)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -132,7 +132,7 @@ def _keras_later() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Disable garbage collection, which takes a quarter of the time of TensorFlow's import and finds nothing."""
+    """Disable garbage collection, which takes a quarter of the time of importing TensorFlow and frees nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -143,7 +143,7 @@ def without_collections() -> Iterator[None]:
 
 
 def import_tensorflow() -> None:
-    """Import TensorFlow as :class:`_Quietly` loads it."""
+    """Import TensorFlow with the loader :class:`_Quietly`."""
     if "tensorflow" in sys.modules:
         return
     finder = _Finder({"tensorflow"}, _Quietly)
@@ -155,7 +155,7 @@ def import_tensorflow() -> None:
 
 
 def limit_threads(threads: int) -> None:
-    """Have an operation of TensorFlow's use so many threads, if nothing has used its runtime yet."""
+    """Limit the threads of one TensorFlow operation; has no effect once the TensorFlow runtime is initialized."""
     import_tensorflow()
     import tensorflow as tf
 
@@ -164,7 +164,7 @@ def limit_threads(threads: int) -> None:
 
 
 class _Wrapper(importlib.abc.Loader):
-    """Another loader, whose ``exec_module`` a subclass replaces."""
+    """Wraps a loader; subclasses replace ``exec_module``."""
 
     def __init__(self, loader: importlib.abc.Loader):
         self._loader = loader
@@ -177,10 +177,10 @@ class _Wrapper(importlib.abc.Loader):
 
 
 class _Quietly(_Wrapper):
-    """Loads TensorFlow without its start-up lines, and without Keras until that is used."""
+    """Loads TensorFlow without its start-up lines; Keras is loaded on first use."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Load it."""
+        """Load TensorFlow."""
         keras = _keras_later() if "keras" not in sys.modules else contextlib.nullcontext()
         with without_collections(), held_back_stderr(), keras:
             self._loader.exec_module(module)
@@ -188,12 +188,12 @@ class _Quietly(_Wrapper):
 
 
 def import_tensorflow_later() -> None:
-    """Have TensorFlow, whenever it is imported, load as :func:`import_tensorflow` does; for processes of ours."""
+    """Make any later import of TensorFlow like :func:`import_tensorflow`; only for processes that tfos_ml starts."""
     _find_first(_Finder({"tensorflow"}, _Quietly))
 
 
 class _WhenUsed(_Wrapper):
-    """Loads a module when a name that it may have is first read."""
+    """Loads a module on the first access to a name that it may have."""
 
     def __init__(self, loader: importlib.abc.Loader):
         super().__init__(loader)
@@ -201,18 +201,18 @@ class _WhenUsed(_Wrapper):
         self._has_begun = False
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave it unloaded."""
+        """Do not load the module yet."""
         module.__class__ = _Unloaded
 
     def may_have(self, module: ModuleType, name: str) -> bool:
-        """Whether a name stands in the module's source."""
+        """Whether the source of the module contains a name."""
         source = getattr(self._loader, "get_source", lambda module: None)(module.__name__)
         return source is None or name == "__all__" or re.search(rf"\b{re.escape(name)}\b", source) is not None
 
     def load(self, module: ModuleType) -> None:
-        """Load it now, once."""
+        """Load the module, once."""
         with self._lock:
-            if self._has_begun:  # by another thread, or by this one, whose import of it asks for a name
+            if self._has_begun:  # by another thread, or by this thread, while it imports the module
                 return
             self._has_begun = True
             try:
@@ -224,10 +224,10 @@ class _WhenUsed(_Wrapper):
 
 
 class _Unloaded(ModuleType):
-    """A module of :class:`_WhenUsed`.
+    """A module of :class:`_WhenUsed` that is not loaded yet.
 
-    ``importlib.util.LazyLoader`` loads on any access; AutoGraph, ``inspect`` and ``pickle`` ask every module for its
-    file, or for the name of whatever they look at.
+    ``importlib.util.LazyLoader`` loads a module on any access. But AutoGraph, ``inspect`` and ``pickle`` access the
+    file name, or an arbitrary name, of every module.
     """
 
     def __getattr__(self, name: str) -> object:
@@ -246,11 +246,11 @@ class _Unloaded(ModuleType):
 
 
 def import_keras_lightly() -> None:
-    """Have Keras, whenever it is imported, load its seldom used parts only when they are; for processes of ours."""
-    _find_first(_Finder(_SELDOM_USED, _WhenUsed))
+    """Make any later import of Keras load rarely used parts on first use; only for processes that tfos_ml starts."""
+    _find_first(_Finder(_RARELY_USED, _WhenUsed))
 
 
 def _find_first(finder: _Finder) -> None:
-    """Put a finder first, once in a process."""
+    """Insert a finder before all others, once per process."""
     if finder not in sys.meta_path:
         sys.meta_path.insert(0, finder)

@@ -3,13 +3,13 @@
 ==============================  =========================================
 Output of the model             Column
 ==============================  =========================================
-``(batch,)``                    a scalar of the same width
+``(batch,)``                    a scalar of the corresponding type
 ``(batch, n)``, ``(batch, ?)``  ``array<...>``
-``(batch, n, m)``               ``array<array<...>>``, one level a dimension
+``(batch, n, m)``               ``array<array<...>>``: a level per dimension
 ==============================  =========================================
 
-uint8, uint16 and uint32 widen to the next signed type, float16 and bfloat16 to float; a
-string tensor becomes a string column, or a binary one where ``binaryOutputs`` says so.
+uint8, uint16 and uint32 become the next wider signed type, float16 and bfloat16 become float. A string tensor becomes a
+string column, or a binary column if ``binaryOutputs`` names it.
 """
 
 from __future__ import annotations
@@ -57,25 +57,25 @@ _OUTPUT_TYPES = {
 
 @dataclass(frozen=True)
 class ScoringSpec:
-    """All that the UDF needs; small enough to travel in its closure."""
+    """Everything that the UDF needs; small enough to be pickled with it."""
 
     model: Artifact | Path  # the packed SavedModel, or the directory of one
     signature_key: str
     tag: str
     inputs: tuple[InputBinding, ...]  # in the order of the UDF's arguments
-    outputs: dict[str, TensorInfo]  # those wanted; others are not computed
-    fields: dict[str, pa.DataType]  # those of output_fields() that the UDF returns, in order
-    names: dict[str, str]  # those of the fields in the struct that several make
+    outputs: dict[str, TensorInfo]  # outputs to compute; others are not computed
+    fields: dict[str, pa.DataType]  # fields of output_fields() that the UDF returns, in order
+    names: dict[str, str]  # of the fields, in the struct that several fields make
     batch_size: int
-    handle_invalid: str  # "error", "keep", or "skip": null outputs, for rows that could not be left out
+    handle_invalid: str  # "error", "keep", or "skip": here, null outputs
     pad_value: float  # fills rows up to the length that training padded them to, and shorter arrays within a row
     prediction_spec: PredictionSpec | None = None  # meaning of the only output, if it is not just a tensor
     threshold: float = 0.5
 
 
 _SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
-_DESCRIBED = msgspec.defstruct(  # what of a ScoringSpec is encoded; model and fields are beside it
-    "Described", [(name, kind) for name, kind in get_type_hints(ScoringSpec).items() if name not in ("model", "fields")]
+_DESCRIBED = msgspec.defstruct(  # the fields of ScoringSpec that are encoded; model and fields are separate
+    "Described", [(name, hint) for name, hint in get_type_hints(ScoringSpec).items() if name not in ("model", "fields")]
 )
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
@@ -83,9 +83,9 @@ RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 def output_fields(
     outputs: Mapping[str, TensorInfo], prediction_spec: PredictionSpec | None, binary: Collection[str] = ()
 ) -> dict[str, pa.DataType]:
-    """What the UDF can return, by name: the wanted outputs, or what `prediction_spec` derives from the only one.
+    """The fields that the UDF can return: the outputs, or those that `prediction_spec` derives from the only output.
 
-    Strings of `binary` outputs are bytes rather than text. Raises ``SignatureError`` if an output has no Spark type.
+    Outputs in `binary` are binary rather than string. Raises ``SignatureError`` if an output has no Spark type.
     """
     if prediction_spec is None:
         return {name: output_type(name, tensor, name in binary) for name, tensor in outputs.items()}
@@ -95,19 +95,19 @@ def output_fields(
 
 
 def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> pa.DataType:
-    """Arrow type of an output, one that Spark has too.
+    """The Arrow type of an output, which has a corresponding Spark type.
 
-    Raises ``SignatureError`` if its rank is not known, its dtype has no Spark type, or it is said to be binary but is
-    no string.
+    Raises ``SignatureError`` if the rank is not known, if the dtype has no Spark type, or if `is_binary` but the dtype
+    is not string.
     """
     if tensor.shape is None or not tensor.shape:
         raise SignatureError(
-            f"Output '{name}' is {tensor}: it needs a known rank with the batch as its first dimension."
+            f"Output '{name}' is {tensor}; expected a known rank, with the batch as the first dimension."
         )
     if tensor.dtype not in _OUTPUT_TYPES:
-        raise SignatureError(f"Output '{name}' is {tensor}, for which Spark has no type. Cast it in the model.")
+        raise SignatureError(f"Output '{name}' is {tensor}, which has no Spark type. Cast it in the model.")
     if is_binary and tensor.dtype != "string":
-        raise SignatureError(f"binaryOutputs names '{name}', but that is {tensor}; expected a string tensor.")
+        raise SignatureError(f"Output '{name}' of binaryOutputs is {tensor}; expected a string tensor.")
     arrow_type = pa.binary() if is_binary else _OUTPUT_TYPES[tensor.dtype]
     for _ in tensor.shape[1:]:
         arrow_type = pa.list_(arrow_type)
@@ -115,7 +115,7 @@ def output_type(name: str, tensor: TensorInfo, is_binary: bool = False) -> pa.Da
 
 
 def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
-    """Raise ``SignatureError`` on the driver if a column can never fit its tensor."""
+    """Raise ``SignatureError`` if a column can never fit its tensor; runs on the driver."""
     if tensor.ragged and spec.ndim != 1:
         raise SignatureError(
             f"Column '{spec.column}' has {spec.ndim} levels of arrays, but input '{spec.name}' is {tensor}; "
@@ -134,9 +134,9 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
 
 
 def encode_scoring(scoring: ScoringSpec, directory: Path) -> bytes:
-    """How to call a model that lies in a directory, for another process.
+    """Encode how to call a model in a directory, for another process.
 
-    It is an Arrow schema of the fields, with the rest in its metadata.
+    The result is an Arrow schema of the fields; its metadata has the rest.
     """
     rest = {name: value for name, value in vars(scoring).items() if name not in ("model", "fields")}
     metadata = {_SCORING: encode(rest), _DIRECTORY: os.fsencode(directory)}
@@ -145,7 +145,7 @@ def encode_scoring(scoring: ScoringSpec, directory: Path) -> bytes:
 
 
 def decode_scoring(content: bytes) -> ScoringSpec:
-    """What :func:`encode_scoring` has encoded; raises ``ValueError`` for anything else."""
+    """Decode the result of :func:`encode_scoring`; raises ``ValueError`` for anything else."""
     schema = pa.ipc.read_schema(pa.py_buffer(content))
     metadata = schema.metadata or {}
     if metadata.keys() != {_SCORING, _DIRECTORY}:
@@ -156,19 +156,19 @@ def decode_scoring(content: bytes) -> ScoringSpec:
 
 
 def columns_of(batch: tuple[pa.Array, ...] | pa.Array) -> list[pa.Array]:
-    """The columns of a batch as Spark hands it over: a single one comes without a tuple."""
+    """The columns of a batch; Spark passes a single column without a tuple."""
     return list(batch) if isinstance(batch, tuple) else [batch]
 
 
 def score_here(scoring: ScoringSpec, columns: list[pa.Array]) -> pa.Array:
-    """What a model, which this process loads once, makes of one Arrow batch; see :func:`score_batch`."""
+    """Score one Arrow batch in this process, which loads the model once; see :func:`score_batch`."""
     return score_batch(scoring, columns, partial(score_block, scoring, load_function(scoring)))
 
 
 def score_batch(scoring: ScoringSpec, columns: list[pa.Array], score: Callable[[list[pa.Array]], pa.Array]) -> pa.Array:
-    """What a model makes of one Arrow batch: a struct of its outputs, or the only one itself.
+    """Score one Arrow batch; returns a struct of the fields, or the only field itself.
 
-    `score` does what :func:`score_block` does, here or in another process.
+    `score` calls :func:`score_block`, here or in another process.
     """
     blocks = RowBlocks([binding.tensor for binding in scoring.inputs], columns, scoring.batch_size)
     parts = [score(block) for block in blocks]
@@ -176,7 +176,7 @@ def score_batch(scoring: ScoringSpec, columns: list[pa.Array], score: Callable[[
 
 
 def score_block(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
-    """The same for a block of rows of one shape; null where an input is null, unless ``handleInvalid`` is "error"."""
+    """Score a block of rows of one shape; a null input gives a null result, unless ``handleInvalid`` is "error"."""
     looks_for_nan = scoring.handle_invalid != "keep" and not all(map(is_finite, columns))
     columns = list(map(plain, columns))
     valid = _valid_rows(scoring, columns, looks_for_nan)
@@ -184,27 +184,27 @@ def score_block(scoring: ScoringSpec, function: saved_model.Scorer, columns: lis
         return _column(scoring, _run(scoring, function, columns))
     kept = valid.to_numpy(zero_copy_only=False)
     if not kept.any():
-        return _column(scoring, {name: pa.nulls(len(kept), kind) for name, kind in scoring.fields.items()})
+        return _column(scoring, {name: pa.nulls(len(kept), arrow_type) for name, arrow_type in scoring.fields.items()})
     places = pa.array(np.cumsum(kept) - 1, mask=~kept)
     scored = _run(scoring, function, [c.filter(valid) for c in columns])
     return _column(scoring, {name: array.take(places) for name, array in scored.items()})
 
 
 def _column(scoring: ScoringSpec, outputs: Mapping[str, pa.Array]) -> pa.Array:
-    """The column of outputs by field name; of no rows, if there are none."""
-    arrays = [outputs[name] if outputs else pa.array([], kind) for name, kind in scoring.fields.items()]
+    """The result column of outputs by field name; an empty column if there are no outputs."""
+    arrays = [outputs[name] if outputs else pa.array([], arrow_type) for name, arrow_type in scoring.fields.items()]
     if len(arrays) == 1:
         return arrays[0]
     return pa.StructArray.from_arrays(arrays, [scoring.names[name] for name in scoring.fields])
 
 
 def concatenated(arrays: list[pa.Array]) -> pa.Array:
-    """One or more arrays of one type, one after another; without a copy if there is only one."""
+    """Concatenate arrays of one type; a single array is not copied."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bool) -> pa.Array | None:
-    """Which rows the model gets, or None if all do: those without a null, or NaN that is to be skipped."""
+    """A mask of the rows without nulls, and without NaN if those are skipped; None if all rows are valid."""
     valid = np.ones(len(columns[0]), dtype=bool)
     for binding, column in zip(scoring.inputs, columns, strict=True):
         ndim = spec_of(column.type, binding.name, binding.column).ndim
@@ -213,7 +213,8 @@ def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bo
             if scoring.handle_invalid == "error":
                 raise NullValueError(
                     f"Column '{binding.column}' has {nulls} null value(s) in a batch of {len(column)} rows, and "
-                    "handleInvalid='error' allows none. Fill or drop them, or set handleInvalid to 'skip' or 'keep'."
+                    "handleInvalid='error' allows no nulls. Fill or drop them, or set handleInvalid to 'skip' or "
+                    "'keep'."
                 )
             valid[rows_with_nulls(column, ndim)] = False
         if not looks_for_nan:
@@ -226,7 +227,7 @@ def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bo
 
 
 def _run(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> dict[str, pa.Array]:
-    """Outputs by field name of plain columns without nulls, `batch_size` rows at a time."""
+    """Run the model on plain columns without nulls, `batch_size` rows at a time; returns arrays by field name."""
     types = scoring.fields
     inputs = [ModelInput(*bound, scoring.pad_value) for bound in zip(scoring.inputs, columns, strict=True)]
     results: dict[str, list[Array]] = {name: [] for name in scoring.outputs}
@@ -240,32 +241,32 @@ def _run(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Ar
         for name, tensor in scoring.outputs.items():
             results[name].append(checked_output(name, tensor, returned, stop - start))
     if scoring.prediction_spec is None:
-        return {name: output_array(name, results[name], kind) for name, kind in types.items()}
+        return {name: output_array(name, results[name], arrow_type) for name, arrow_type in types.items()}
     (parts,) = results.values()
     values = np.concatenate(parts)
     if not scoring.prediction_spec.is_classifier:
         return {PREDICTION: pa.array(values.reshape(rows).astype(np.float64))}
     predictions = classify(values, scoring.prediction_spec, scoring.threshold)
     return {
-        name: nested(pa.array(predictions[name].reshape(-1)), predictions[name].shape, kind)
-        for name, kind in types.items()
+        name: nested(pa.array(predictions[name].reshape(-1)), predictions[name].shape, arrow_type)
+        for name, arrow_type in types.items()
     }
 
 
 def run_model(
     function: saved_model.Scorer, tensors: Mapping[str, Any], inputs: Sequence[InputBinding]
 ) -> Mapping[str, Any]:
-    """What a model makes of tensors; raises ``ModelError``, which names the columns, where TensorFlow raises."""
+    """Call the model; if TensorFlow raises an error, raises ``ModelError`` with the names of the columns."""
     try:
         return function(**tensors)
     except Exception as error:
-        given = ", ".join(f"column '{b.column}' as input '{b.name}', {b.tensor}" for b in inputs)
-        what = f"{type(error).__name__}: {message_excerpt(str(error))}"
-        raise ModelError(f"The model failed on rows of {given}. {what}") from error
+        bound = ", ".join(f"column '{b.column}' as input '{b.name}', {b.tensor}" for b in inputs)
+        cause = f"{type(error).__name__}: {message_excerpt(str(error))}"
+        raise ModelError(f"The model failed on rows of {bound}. {cause}") from error
 
 
 def load_function(scoring: ScoringSpec) -> saved_model.Scorer:
-    """The model's function, which a process loads once; raises ``ModelError`` if it cannot."""
+    """Load the function of the model, once per process; raises ``ModelError`` if that fails."""
     signature = scoring.signature_key, scoring.tag, tuple(scoring.outputs)
     if isinstance(scoring.model, Path):
         return saved_model.load(scoring.model, *signature)
@@ -277,7 +278,7 @@ def load_function(scoring: ScoringSpec) -> saved_model.Scorer:
 
 
 def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], rows: int) -> Array:
-    """One output as NumPy values; raises ``SignatureError`` if the model returned another number of rows."""
+    """The NumPy values of one output; raises ``SignatureError`` if their number of rows is wrong."""
     values: Array = results[name].numpy()
     if values.ndim == 0 or len(values) != rows:
         raise SignatureError(
@@ -287,9 +288,9 @@ def checked_output(name: str, tensor: TensorInfo, results: Mapping[str, Any], ro
 
 
 def output_array(name: str, parts: Sequence[Array], arrow_type: pa.DataType) -> pa.Array:
-    """The results of all calls for one output, joined into one Arrow array of type `arrow_type`.
+    """Concatenate the results of all calls for one output to an Arrow array of type `arrow_type`.
 
-    Raises ``SignatureError`` for bytes that are no text.
+    Raises ``SignatureError`` if bytes are not UTF-8 but `arrow_type` is string.
     """
     if len({part.shape[1:] for part in parts}) == 1:
         parts = [np.concatenate(parts)]
@@ -300,7 +301,7 @@ def output_array(name: str, parts: Sequence[Array], arrow_type: pa.DataType) -> 
 
 
 def element_type(arrow_type: pa.DataType) -> pa.DataType:
-    """What is in lists, in whatever depth."""
+    """The innermost value type of nested lists."""
     while pa.types.is_list(arrow_type):
         arrow_type = arrow_type.value_type
     return arrow_type
@@ -313,21 +314,21 @@ def _flat_array(name: str, values: Array, arrow_type: pa.DataType) -> pa.Array:
         return pa.array(values if arrow_type == pa.binary() else [v.decode() for v in values], arrow_type)
     except UnicodeDecodeError as error:
         raise SignatureError(
-            f"Output '{name}' returned bytes that are no UTF-8 text: {error}. Name it in binaryOutputs."
+            f"Output '{name}' returned bytes that are not UTF-8 text: {error}. Add it to binaryOutputs."
         ) from None
 
 
 def nested(array: pa.Array, shape: tuple[int, ...], arrow_type: pa.DataType) -> pa.Array:
-    """A flat Arrow array as one of type `arrow_type` and a shape ``(rows, ...)``, a list for each further dimension."""
+    """Nest a flat Arrow array to shape ``(rows, ...)`` and type `arrow_type`, with lists for further dimensions."""
     for axis in range(len(shape) - 1, 0, -1):
         rows = int(np.prod(shape[:axis]))
         offsets = np.arange(rows + 1) * shape[axis]
         array = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), array)
-    return array.cast(arrow_type)  # names of fields inside
+    return array.cast(arrow_type)  # sets the names of inner fields
 
 
 def nested_array(values: Array) -> pa.Array:
-    """NumPy values of shape ``(rows, ...)`` as an Arrow array, a list for each further dimension."""
+    """Convert NumPy values of shape ``(rows, ...)`` to an Arrow array, with lists for further dimensions."""
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     arrow_type = flat.type
     for _ in values.shape[1:]:

@@ -12,11 +12,12 @@ import keras
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteTrainingError
-from tfos_ml.keras.batches import TrainingData
-from tfos_ml.keras.collectives import Array, WorkerGroup
 from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter, metric_variables
 from tfos_ml.keras.finite_weights import WeightWatch
-from tfos_ml.keras.sync import LayerState, MetricSums, numbers
+from tfos_ml.keras.layer_state import LayerState
+from tfos_ml.keras.metric_sums import MetricSums, numbers
+from tfos_ml.keras.training_data import TrainingData
+from tfos_ml.keras.worker_group import Array, WorkerGroup
 from tfos_ml.worker.global_batches import GlobalBatches
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ import tensorflow as tf
 from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.batch_statistics import StepWeights, global_moments, is_batch_normalization
-from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
 
 NO_STEP = -1

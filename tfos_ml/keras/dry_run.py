@@ -22,8 +22,8 @@ from tfos_ml.errors import ModelError
 from tfos_ml.keras.batch_statistics import is_batch_normalization
 from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, metric_variables
 from tfos_ml.keras.loss_terms import OUTPUT_LOSS
+from tfos_ml.keras.metric_sums import leaf_metrics, numbers
 from tfos_ml.keras.row_independence import draws_by_batch, is_row_by_row, refuse_float8
-from tfos_ml.keras.sync import leaf_metrics, numbers
 from tfos_ml.keras.tried_step import (
     ALL,
     FIRST,
@@ -38,8 +38,8 @@ from tfos_ml.keras.tried_step import (
 from tfos_ml.worker import keras_privates
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.batches import TrainingData
-    from tfos_ml.keras.collectives import WorkerGroup
+    from tfos_ml.keras.training_data import TrainingData
+    from tfos_ml.keras.worker_group import WorkerGroup
 
 ROWS = 8
 _TOLERANCE = 1e-3

@@ -13,8 +13,8 @@ from tfos_ml.keras.output_checks import compares_probabilities, sum_notice, valu
 from tfos_ml.worker.export import output_layer_names
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.batches import TrainingData
     from tfos_ml.keras.inspection import ModelDescription
+    from tfos_ml.keras.training_data import TrainingData
 
 
 def check_first_batch(model: Any, data: TrainingData, description: ModelDescription) -> list[str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import Forking, start_process
-from tfos_ml.agent.process import child_environment
 from tfos_ml.common.extras import check_installed
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
@@ -23,7 +23,7 @@ from tfos_ml.keras import inspection
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.model_source import ModelSource
 from tfos_ml.protocol.pickling import dumps, pickle_function
-from tfos_ml.worker.forkserver import NO_MARKER
+from tfos_ml.worker.fork_server import NO_MARKER
 
 TIMEOUT = 600.0
 REMEMBERED = 32

@@ -257,9 +257,9 @@ def main(arguments: Sequence[str]) -> int:
     except TfosMlError as error:
         response = {"error": str(error)}
     except Exception as error:
-        what = f"The model cannot be made in a fresh process: {type(error).__name__}: {message_excerpt(str(error))}"
-        trace = traceback_excerpt("".join(traceback.format_exception(error)), what)
-        response = {"error": f"{what}\n\n{trace}".rstrip()}
+        message = f"The model cannot be made in a fresh process: {type(error).__name__}: {message_excerpt(str(error))}"
+        trace = traceback_excerpt("".join(traceback.format_exception(error)), message)
+        response = {"error": f"{message}\n\n{trace}".rstrip()}
     (folder / RESPONSE).write_text(json.dumps(response))
     return 0
 

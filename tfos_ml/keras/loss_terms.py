@@ -23,8 +23,8 @@ import keras
 import tensorflow as tf
 import wrapt
 
-from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
 
 OUTPUT_LOSS = "loss-"  # prefix of the terms that are losses of outputs

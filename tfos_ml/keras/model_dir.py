@@ -20,8 +20,10 @@ def check_model_dir(uri: str) -> None:
     except filesystems.StorageError as error:
         raise DestinationError(f"modelDir={redact(uri)!r} cannot be read: {error}.") from None
     if names is None or (names and FOLDER not in names):
-        what = "is a file" if names is None else f"holds other things: {names[:5]}"
-        raise DestinationError(f"modelDir={redact(uri)!r} {what}. Choose a new directory, or one of an earlier fit.")
+        obstacle = "is a file" if names is None else f"holds other files: {names[:5]}"
+        raise DestinationError(
+            f"modelDir={redact(uri)!r} {obstacle}. Choose a new directory, or one of an earlier fit."
+        )
     try:
         filesystems.request(uri, _write)
     except filesystems.StorageError as error:

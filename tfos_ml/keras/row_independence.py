@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.sync import leaf_metrics
+from tfos_ml.keras.metric_sums import leaf_metrics
 from tfos_ml.worker import keras_privates
 
 

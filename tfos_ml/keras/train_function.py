@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 
 def train(task: dict[str, Any], ctx: NodeContext) -> None:

@@ -24,17 +24,17 @@ from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
 from tfos_ml.keras.batch_statistics import is_batch_normalization
-from tfos_ml.keras.batches import TrainingData, fingerprint, padded_lengths
 from tfos_ml.keras.callback_state import callback_states, set_callback_states
 from tfos_ml.keras.callbacks import EpochEndSync, EpochStartSync, EpochState, Resumed, acts_on_batches, runs_here
 from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
-from tfos_ml.keras.collectives import Array, WorkerGroup
 from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules, metric_variables
 from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
+from tfos_ml.keras.layer_state import LayerState
+from tfos_ml.keras.metric_sums import MetricSums
 from tfos_ml.keras.model_source import WEIGHTS_FILE
-from tfos_ml.keras.sync import LayerState, MetricSums
+from tfos_ml.keras.training_data import TrainingData, fingerprint, padded_lengths
 from tfos_ml.keras.training_state import (
     assign_all,
     digest_of,
@@ -46,6 +46,7 @@ from tfos_ml.keras.training_state import (
     split_variables,
     start_alike,
 )
+from tfos_ml.keras.worker_group import Array, WorkerGroup
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.worker import keras_privates
 from tfos_ml.worker.global_batches import GlobalBatches
@@ -53,7 +54,7 @@ from tfos_ml.worker.global_batches import GlobalBatches
 if TYPE_CHECKING:
     from tfos_ml.keras.inspection import ModelDescription
     from tfos_ml.keras.model_source import ModelSource
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 
 @dataclass(frozen=True)

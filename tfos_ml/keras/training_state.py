@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.collectives import Array, WorkerGroup
+from tfos_ml.keras.worker_group import Array, WorkerGroup
 from tfos_ml.worker import keras_privates
 
 

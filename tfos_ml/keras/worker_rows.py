@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.data.order import Int64s
-from tfos_ml.keras.collectives import WorkerGroup
-from tfos_ml.worker.dataset import RowStore
+from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
+from tfos_ml.worker.row_store import RowStore
 from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 STREAMS = ("train", "validation")
 

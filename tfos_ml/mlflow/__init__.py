@@ -1,10 +1,10 @@
-"""MLflow: models of tfos_ml as an MLflow flavor, and fits as MLflow runs.
+"""MLflow: an MLflow flavor for models of tfos_ml, and MLflow runs for fits.
 
 =================  ==============================================================
-``autolog``        every fit becomes a run, its metrics logged while it trains
-``log_model``,     a ``TFModel`` as an MLflow model; it is served, loaded as a
-``save_model``     pyfunc and used as a Spark UDF without Spark in the process
-``load_model``     an MLflow model as a ``TFModel`` again
+``autolog``        logs every fit to a run, with metrics while it trains
+``log_model``,     write a ``TFModel`` as an MLflow model, to be served, loaded
+``save_model``     as a pyfunc, or used as a Spark UDF; serving needs no Spark
+``load_model``     loads an MLflow model as a ``TFModel``
 =================  ==============================================================
 
 Examples
@@ -14,7 +14,7 @@ Examples
 >>> model = Pipeline(stages=[assembler, KerasEstimator(...)]).fit(df)     # doctest: +SKIP
 >>> run = mlflow.last_active_run()                                        # doctest: +SKIP
 
-Or by hand:
+Or without autologging:
 
 >>> with mlflow.start_run():                                            # doctest: +SKIP
 ...     model = estimator.fit(df)
@@ -38,7 +38,7 @@ _MODULES = {"autolog": "autologging", "_load_pyfunc": "pyfunc"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: MLflow imports ``run_context`` while it is itself imported."""
+    """Import a public name on first use, because MLflow imports ``run_context`` while MLflow itself is imported."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tfos_ml.common.extras import needed_by

@@ -1,4 +1,4 @@
-"""``autolog``: fits become MLflow runs by themselves."""
+"""``autolog``: logs fits to MLflow automatically."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
-from tfos_ml.mlflow import server
-from tfos_ml.mlflow.fit_run import FitRun, Options
+from tfos_ml.mlflow import tracking_server
+from tfos_ml.mlflow.fit_run import AutologOptions, FitRun
 from tfos_ml.mlflow.runs import NOBODY, Run, Runs
 from tfos_ml.stages import fit_listener
 from tfos_ml.stages.fit_listener import FitListener, Listening
@@ -15,7 +15,7 @@ from tfos_ml.stages.fit_listener import FitListener, Listening
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tfos_ml.stages.base import ClusterEstimator
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
 
 
 def autolog(
@@ -35,22 +35,21 @@ def autolog(
     """Log every following fit of ``TFEstimator`` and ``KerasEstimator`` to MLflow.
 
     A fit is logged to the active run, to a child run if the active run already has a fit, or to a new run.
-    ``CrossValidator`` and ``TrainValidationSplit`` make one run with a child run for each fit. Only the last fit,
-    with the best Params on all rows, keeps its model. A run has
+    ``CrossValidator`` and ``TrainValidationSplit`` make one run with a child run for each fit. Only the model of the
+    last fit, with the best Params on all rows, is logged. A run has
 
-    - Params, by their names, and the user's own arguments as ``modelArgs.name`` and ``tfArgs.name``;
-      of ``nodeEnv`` the names only, and no value of what is named like a secret;
-    - metrics by epoch (step = epoch, from 0), while the job runs: they go from the chief to
-      the driver and from there to MLflow, so executors need no credentials. On Spark Connect they come at
-      the end, with the time when they were measured;
-    - tags: the estimator, the shape of the cluster, versions;
-    - the dataset, with the numbers of rows that were counted in training;
-    - the model (flavor ``tfos_ml``) with signature and input example; and, if it was fitted as a
-      stage of a ``Pipeline``, the whole ``PipelineModel`` beside it (``pipeline``, Spark's own flavor;
-      not on Spark Connect);
-    - if the fit failed, its cause: status FAILED, tag ``tfos_ml.error``, artifact ``error.txt``.
+    - Params by name, and your own arguments as ``modelArgs.name`` and ``tfArgs.name``. The values of ``nodeEnv``, and
+      values whose names look like secrets, are not logged;
+    - metrics by epoch (step = epoch, from 0), while the job runs. The chief sends them to the driver, and the driver
+      sends them to MLflow, so executors need no credentials. On Spark Connect they are logged at the end, with the
+      time of the measurement;
+    - tags: the estimator, the number of nodes by role, versions;
+    - the dataset, with the numbers of training and validation rows;
+    - the model (flavor ``tfos_ml``) with signature and input example. If the estimator is a stage of a ``Pipeline``,
+      also the whole ``PipelineModel`` (name ``pipeline``, Spark's flavor; not on Spark Connect);
+    - if the fit fails, the cause: status FAILED, tag ``tfos_ml.error``, artifact ``error.txt``.
 
-    If MLflow does not answer, the training continues, and one warning says so.
+    If MLflow does not answer, the fit continues and one warning is logged.
 
     Parameters
     ----------
@@ -61,25 +60,25 @@ def autolog(
     log_datasets : bool, default True
         Whether to log datasets.
     log_system_metrics : bool, default False
-        Whether every node reports CPU, memory, disk, network and GPUs of its host, as
-        ``system/worker_0/cpu_utilization_percentage`` and so on, every 10 s or every
+        Whether every node reports the CPU, memory, disk, network and GPU usage of its host, such as
+        ``system/worker_0/cpu_utilization_percentage``, every 10 s or every
         ``MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL`` seconds.
     log_checkpoints : bool, default False
-        Whether ``KerasEstimator`` logs its model after each epoch that is logged, linked to the
-        epoch and its metrics. Not on Spark Connect.
+        Whether ``KerasEstimator`` logs its model after each logged epoch, linked to the epoch and its metrics.
+        Not on Spark Connect.
     log_every_n_epoch : int, default 1
         Log metrics and checkpoints of every n-th epoch, and metrics of the last epoch.
     registered_model_name : str, optional
-        Register the model under this name, or the best checkpoint with ``log_checkpoints``.
+        Name under which to register the model, or with ``log_checkpoints`` the best checkpoint.
     monitor : str, optional
-        The metric that selects the best checkpoint, with ``-`` in front if more is better. The default is
-        ``val_loss``, or ``loss`` without validation rows.
+        The metric that selects the best checkpoint; put ``-`` before the name if a larger value is better. The
+        default is ``val_loss``, or ``loss`` without validation rows.
     exclusive : bool, default False
-        Whether to log no fits inside runs that you have started.
+        Whether to skip fits within a run that you have started.
     disable : bool, default False
-        Stop logging.
+        Whether to stop logging.
     extra_tags : dict of str to str, optional
-        Tags for each run that is started for a fit.
+        Tags for the runs that are started for fits.
 
     Raises
     ------
@@ -88,8 +87,8 @@ def autolog(
 
     Notes
     -----
-    Together with ``mlflow.pyspark.ml.autolog`` nothing is logged twice: that one starts the run and logs the dataset.
-    After a search it adds its own child runs, one for each param map with the average metric.
+    You can also use ``mlflow.pyspark.ml.autolog``; nothing is logged twice. MLflow then starts the run and logs the
+    dataset. After a search, it adds its own child runs: one for each param map, with the average metric.
 
     Examples
     --------
@@ -109,7 +108,7 @@ def autolog(
         leave_searches()
         leave_pipelines()
         return
-    options = Options(
+    options = AutologOptions(
         log_models=log_models,
         log_input_examples=log_input_examples,
         log_datasets=log_datasets,
@@ -127,9 +126,9 @@ def autolog(
 
 
 class _Tracking(Listening):
-    """Gives each fit its run."""
+    """Opens a run for each fit."""
 
-    def __init__(self, options: Options, runs: Runs):
+    def __init__(self, options: AutologOptions, runs: Runs):
         self._options = options
         self._runs = runs
 
@@ -137,9 +136,9 @@ class _Tracking(Listening):
         if estimator._parent_run is NOBODY:
             return FitListener()
         runs: list[Run | None] = []
-        server.attempt(
+        tracking_server.attempt(
             lambda: runs.append(self._runs.open(estimator._parent_run)),
-            "gives this fit no run: %s. Training goes on; its metrics are in the model's history.",
+            "cannot start a run for this fit: %s. The fit continues; its metrics are in the model's history.",
         )
         run = runs[0] if runs else None
         return FitListener() if run is None else FitRun(self._options, run, estimator, dataset)

@@ -1,4 +1,4 @@
-"""What is logged of a fit: Params, tags, dataset, errors."""
+"""The Params, tags, dataset and errors that are logged for a fit."""
 
 from __future__ import annotations
 
@@ -23,51 +23,51 @@ from tfos_ml.mlflow.packages import version_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tfos_ml.stages.base import ClusterEstimator
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
 
-PARAM_CHARACTERS = 6000  # MLflow takes no more
+PARAM_CHARACTERS = 6000  # MLflow's limit
 NOT_LOGGED = "(not logged)"
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
-_ALWAYS = ("clusterSize", "epochs", "batchSize")  # also where they have their defaults
+_ALWAYS = ("clusterSize", "epochs", "batchSize")  # logged even if they have their defaults
 _LOCATIONS = ("modelDir", "exportDir", "logDir", "initialWeights")
 
 
 def params_of(estimator: ClusterEstimator) -> dict[str, str]:
-    """Params that people compare runs by, by name: those that were set, and a few with their defaults.
+    """The Params to log, by name: those that are set, and a few that are useful to compare runs.
 
-    The user's own arguments are included, as ``modelArgs.name`` and ``tfArgs.name``. Values of ``nodeEnv``, and those
-    whose names look like secrets, are not logged.
+    The user's own arguments are included as ``modelArgs.name`` and ``tfArgs.name``. The values of ``nodeEnv``, and
+    values whose names look like secrets, are left out.
     """
     logged = [p for p in estimator.params if estimator.isSet(p) or p.name in _ALWAYS]
     values: dict[str, Any] = {p.name: estimator.getOrDefault(p) for p in logged}
     if values.get("nodeEnv"):
         values["nodeEnv"] = sorted(values["nodeEnv"])
     tf_args = getattr(estimator, "getTfArgs", lambda: None)()
-    given = {"tfArgs": tf_args, "modelArgs": values.pop("modelArgs", None)}
+    user_arguments = {"tfArgs": tf_args, "modelArgs": values.pop("modelArgs", None)}
     for location in _LOCATIONS:
         if values.get(location):
             values[location] = redact(values[location], mark="")
-    for argument, arguments in given.items():
-        values.update(flat(argument, arguments))
+    for param, arguments in user_arguments.items():
+        values.update(flat(param, arguments))
     return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items() if value is not None}
 
 
-def flat(kind: str, given: Any) -> dict[str, Any]:
-    """Arguments of the user's own as ``kind.name``, the simple ones, without secrets."""
-    arguments = given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
+def flat(prefix: str, arguments: Any) -> dict[str, Any]:
+    """The simple values among a user's arguments as ``prefix.name``, without secrets."""
+    arguments = arguments if isinstance(arguments, Mapping) else getattr(arguments, "__dict__", {})
     simple = {str(name): value for name, value in arguments.items() if isinstance(value, _SIMPLE)}
-    return {f"{kind}.{name}": _shown(name, value) for name, value in simple.items()}
+    return {f"{prefix}.{name}": _shown(name, value) for name, value in simple.items()}
 
 
 def _shown(name: str, value: Any) -> Any:
-    """A value that may be logged under a name."""
+    """The value, or a text in place of a secret."""
     if not isinstance(value, (str, list, tuple)):
         return value
     return NOT_LOGGED if is_secret(name) else redact(value, mark="")
 
 
 def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
-    """The estimator, the shape of its cluster, and versions."""
+    """Tags with the estimator, the number of nodes by role, and versions."""
     estimator_class = type(estimator)
     return {
         "estimator_name": estimator_class.__name__,
@@ -80,7 +80,7 @@ def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
 
 
 def _shape(estimator: ClusterEstimator) -> str:
-    """How many nodes there are of each role, as far as the Params make sense."""
+    """The number of nodes by role; empty if the Params are invalid."""
     try:
         roles = Counter(node.job_name for node in estimator._template(estimator.getClusterSize()).nodes)
     except InvalidInputError:
@@ -89,7 +89,7 @@ def _shape(estimator: ClusterEstimator) -> str:
 
 
 def metric_name(name: str) -> str:
-    """A metric's name in the characters that MLflow takes."""
+    """Replace the characters that MLflow does not allow in names of metrics."""
     return re.sub(r"[^\w\-. /:]", "_", name)
 
 
@@ -99,7 +99,7 @@ def _versions() -> dict[str, str]:
 
 
 class FittedDataset(SparkDataset):
-    """A DataFrame that was fitted on, with the numbers of rows that training counted."""
+    """The DataFrame of a fit, with the numbers of rows that training counted."""
 
     def __init__(self, df: DataFrame, rows: Mapping[str, int]):
         self._rows = dict(rows)
@@ -107,7 +107,7 @@ class FittedDataset(SparkDataset):
 
     @property
     def schema(self) -> Any:
-        """The columns, without MLflow's hint about integers, which is for those who infer a model's signature."""
+        """The columns; hides MLflow's hint about integers, which is meant for model signatures."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Hint: Inferred schema contains integer", UserWarning)
             return super().schema
@@ -119,7 +119,7 @@ class FittedDataset(SparkDataset):
 
 
 def _source(df: DataFrame) -> Any:
-    """The directory that the rows were read from, if there is one; else the program."""
+    """The directory of the input files, or the program if there are no input files."""
     files = df.inputFiles()
     if not files:
         return CodeDatasetSource(registry.resolve_tags())
@@ -128,24 +128,24 @@ def _source(df: DataFrame) -> Any:
 
 
 def _shared(paths: list[list[str]]) -> list[str]:
-    """The parts that paths begin with alike."""
+    """The leading parts that all paths share."""
     return [parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False))]
 
 
 def error_text(error: BaseException, environment: Mapping[str, str]) -> str:
-    """An error with its traceback and details, without passwords and the values of ``nodeEnv``."""
+    """An error with traceback and details, without passwords and values of ``nodeEnv``."""
     text = "".join(traceback.format_exception(error))
     details = getattr(error, "details", "")
     return redact(text + (f"\n{details}\n" if details else ""), secrets=secrets_of_environment(environment))
 
 
 def error_summary(error: BaseException, environment: Mapping[str, str]) -> str:
-    """An error in a line or two; without passwords and the values of ``nodeEnv``."""
+    """The class and message of an error, without passwords and values of ``nodeEnv``."""
     return redact(f"{type(error).__name__}: {error}", secrets=secrets_of_environment(environment))
 
 
 def grid_point(params: Mapping[Any, Any]) -> dict[str, str]:
-    """A param map by names; of ``nodeEnv`` only the names of the variables."""
+    """A param map by name; ``nodeEnv`` has only the names of its variables."""
     values: dict[str, Any] = {}
     for param, value in params.items():
         if param.name == "nodeEnv":

@@ -1,4 +1,4 @@
-"""One fit as one MLflow run."""
+"""Logs one fit to one MLflow run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 from tfos_ml import errors
 from tfos_ml.data.arrow import plain
 from tfos_ml.mlflow import content, flavor, pipelines
-from tfos_ml.mlflow.checkpoints import Checkpoints
+from tfos_ml.mlflow.logged_checkpoints import LoggedCheckpoints
 from tfos_ml.mlflow.runs import Run
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
 from tfos_ml.protocol.settings import Telemetry
 from tfos_ml.stages.fit_listener import FitListener
-from tfos_ml.stages.model import scoring_at
+from tfos_ml.stages.tf_model import scoring_at
 
 if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from tfos_ml.data.schema import ColumnSpec
     from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.keras.overview import ModelOverview
-    from tfos_ml.stages.base import ClusterEstimator
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
+    from tfos_ml.stages.tf_model import TFModel
 
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5
 SYSTEM_METRICS_SECONDS = 10.0
 ERROR_FILE, SUMMARY_FILE, TIMELINE_FILE = "error.txt", "model_summary.txt", "timeline.json"
-ERROR_TAG, ERROR_TAG_CHARACTERS = "tfos_ml.error", 5000  # MLflow takes no more
+ERROR_TAG, ERROR_TAG_CHARACTERS = "tfos_ml.error", 5000  # MLflow's limit
 DATASET_CONTEXT = "train"
 SYSTEM_PREFIX = "system/"
 
 
 @dataclass(frozen=True)
-class Options:
-    """Arguments of :func:`tfos_ml.mlflow.autolog`, by the same names."""
+class AutologOptions:
+    """Arguments of :func:`tfos_ml.mlflow.autolog`, with the same names."""
 
     log_models: bool = True
     log_input_examples: bool = True
@@ -62,7 +62,7 @@ class Options:
 
 
 def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
-    """A listener's method whose errors are logged, and do not reach the fit."""
+    """Wrap a method of a listener so that errors are logged and do not fail the fit."""
 
     @functools.wraps(method)
     def safe(self: FitRun, *args: Any) -> None:
@@ -75,9 +75,9 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class FitRun(FitListener):
-    """Follows a fit and logs it."""
+    """Logs a fit while it runs."""
 
-    def __init__(self, options: Options, run: Run, estimator: ClusterEstimator, dataset: DataFrame):
+    def __init__(self, options: AutologOptions, run: Run, estimator: ClusterEstimator, dataset: DataFrame):
         self._options = options
         self._run = run
         self._client = MlflowClient(run.tracking_uri)
@@ -86,7 +86,7 @@ class FitRun(FitListener):
         self._writer = Writer(self._client, run.run_id)
         self._logged: dict[tuple[str, int], str] = {}
         self._counts: dict[str, int] = {}
-        self._checkpoints = Checkpoints(self._writer, self._log_checkpoint, options.monitor)
+        self._checkpoints = LoggedCheckpoints(self._writer, self._log_checkpoint, options.monitor)
         self._result: RunResult | None = None
         self._has_overview = False
         self.telemetry = self._telemetry()
@@ -97,42 +97,42 @@ class FitRun(FitListener):
         if self._options.log_models and self._options.log_input_examples and self._run.keeps_model:
             telemetry = replace(telemetry, example_rows=EXAMPLE_ROWS)
         if self._options.log_system_metrics:
-            given = os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL")
-            seconds = float(given) if given else SYSTEM_METRICS_SECONDS
+            interval = os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL")
+            seconds = float(interval) if interval else SYSTEM_METRICS_SECONDS
             telemetry = replace(telemetry, system_metrics=seconds)
         if self._options.log_checkpoints and self._run.keeps_model:
             telemetry = replace(telemetry, checkpoint_every=self._options.log_every_n_epoch)
         return telemetry
 
     def _log_start(self) -> None:
-        params = self._unknown(content.params_of(self._estimator))
+        params = self._new_params(content.params_of(self._estimator))
         tags = {MLFLOW_AUTOLOGGING: flavor.FLAVOR_NAME, **(self._options.extra_tags or {})} if self._run.is_own else {}
         tags.update(content.tags_of(self._estimator))
         self._client.log_batch(
             self._run.run_id, params=params, tags=[RunTag(name, str(value)) for name, value in tags.items()]
         )
 
-    def _unknown(self, params: Mapping[str, str]) -> list[Param]:
-        """Params but those that a run of the user's has."""
+    def _new_params(self, params: Mapping[str, str]) -> list[Param]:
+        """Leave out Params that the user has already logged to the run."""
         known = {} if self._run.is_own else self._client.get_run(self._run.run_id).data.params
         return [Param(name, value) for name, value in params.items() if name not in known]
 
     # While the job runs
 
     def _write_overview(self) -> None:
-        """Log, once, what the driver learned about a Keras model before the job began."""
+        """Log the summary and settings of a Keras model, once."""
         describe = getattr(self._estimator, "_describe", None)
         if describe is not None and not self._has_overview:
             self._has_overview = True
             self._writer.do(lambda: self._log_overview(describe(self._dataset.sparkSession).overview))
 
     def _log_overview(self, overview: ModelOverview) -> None:
-        self._client.log_batch(self._run.run_id, params=self._unknown(overview.settings))
+        self._client.log_batch(self._run.run_id, params=self._new_params(overview.settings))
         self._client.log_text(self._run.run_id, overview.summary, SUMMARY_FILE)
 
     @_never_raises
     def reported(self, reports: Sequence[dict[str, Any]]) -> None:
-        """Have new metrics logged; see :class:`FitListener`."""
+        """Log new metrics and checkpoints; see :class:`FitListener`."""
         self._write_overview()
         for report in reports:
             if _is_wanted(report):
@@ -145,7 +145,7 @@ class FitRun(FitListener):
         return epoch is None or (epoch + 1) % self._options.log_every_n_epoch == 0
 
     def _metrics(self, report: Mapping[str, Any], is_due: bool) -> list[Metric]:
-        """A report's metrics, but those that have been logged."""
+        """The metrics of a report that are not logged yet."""
         prefix = "eval_" if report["label"].startswith("evaluator") and report["shown"] else ""
         timestamp = int(report["time"] * 1000)
         metrics = []
@@ -153,15 +153,15 @@ class FitRun(FitListener):
             name = content.metric_name(f"{prefix}{short}")
             step = self._step(name, report)
             if is_due and self._logged.get((name, step)) != repr(value):
-                self._logged[name, step] = repr(value)  # NaN, too, is logged once
+                self._logged[name, step] = repr(value)  # by repr, so that NaN is also logged once
                 metrics.append(Metric(name, value, timestamp, step))
         return metrics
 
     def _step(self, name: str, report: Mapping[str, Any]) -> int:
-        """The epoch, or the step, or how often a metric without either came before."""
-        given: int | None = report["step"] if report["epoch"] is None else report["epoch"]
-        if given is not None:
-            return given
+        """The epoch, or else the step, or else the number of earlier values of the metric."""
+        step: int | None = report["step"] if report["epoch"] is None else report["epoch"]
+        if step is not None:
+            return step
         self._counts[name] = self._counts.get(name, -1) + 1
         return self._counts[name]
 
@@ -169,7 +169,7 @@ class FitRun(FitListener):
 
     @_never_raises
     def trained(self, result: RunResult) -> None:
-        """Have logged what did not come early; see :class:`FitListener`."""
+        """Log the metrics that were not reported during the job; see :class:`FitListener`."""
         self._write_overview()
         self._result = result
         self._counts = {name: n for name, n in self._counts.items() if name.startswith(SYSTEM_PREFIX)}
@@ -200,7 +200,7 @@ class FitRun(FitListener):
 
     @_never_raises
     def log_pipeline(self, model: PipelineModel, dataset: DataFrame) -> None:
-        """Log the pipeline that the fit was a stage of, beside its model."""
+        """Log the pipeline of which the fitted model is a stage."""
         not_read = {spec.column for spec in self._feed_columns() if spec.role != "feature"}
         self._writer.attempt(
             lambda: pipelines.log_pipeline(self._run.run_id, model, dataset, step=self._last_step(), not_read=not_read)
@@ -208,19 +208,19 @@ class FitRun(FitListener):
 
     @_never_raises
     def failed(self, error: BaseException) -> None:
-        """Log the cause, and end the run; see :class:`FitListener`."""
-        if isinstance(error, errors.NodeError):  # the job had begun
+        """Log the error, and end the run; see :class:`FitListener`."""
+        if isinstance(error, errors.NodeError):  # so the job had started
             self._write_overview()
         self._writer.close()
-        killed = not isinstance(error, Exception)
+        was_killed = not isinstance(error, Exception)
         self._writer.attempt(lambda: self._log_error(error))
-        self._end("KILLED" if killed else "FAILED")
+        self._end("KILLED" if was_killed else "FAILED")
 
     def _end(self, status: str) -> None:
         try:
             self._run.end(status, is_down=self._writer.is_down)
         except Exception:
-            logger.debug("Run %s could not be ended", self._run.run_id, exc_info=True)  # the writer has warned of it
+            logger.debug("Run %s could not be ended", self._run.run_id, exc_info=True)  # the writer has already warned
         self._checkpoints.close()
 
     def _log_error(self, error: BaseException) -> None:
@@ -234,7 +234,7 @@ class FitRun(FitListener):
         inputs = self._client.get_run(self._run.run_id).inputs if not self._run.is_own else None
         for known in inputs.dataset_inputs if inputs is not None else ():
             if any(tag.key == MLFLOW_DATASET_CONTEXT and tag.value == DATASET_CONTEXT for tag in known.tags):
-                return  # by the user, or by mlflow.pyspark.ml.autolog
+                return  # logged by the user or by mlflow.pyspark.ml.autolog
         rows = {
             "num_rows": sum(r["rows"] for r in self._result.reports),
             "num_validation_rows": sum(r["validation_rows"] for r in self._result.reports),
@@ -249,13 +249,13 @@ class FitRun(FitListener):
             self._log(model, "model", self._last_step(), self._example(), name)
             pipelines.note(self)
         except errors.NothingExportedError:
-            logger.debug("trainFn has exported no model, so none is logged")
+            logger.debug("No model is logged, because trainFn has exported none")
 
     def _last_step(self) -> int:
         return max((step for name, step in self._logged if not name.startswith(SYSTEM_PREFIX)), default=0)
 
     def _log_checkpoint(self, archive: bytes, name: str, step: int) -> str:
-        """Log a model that was packed in training; returns its id."""
+        """Log a packed SavedModel; returns the id of the logged model."""
         model = self._estimator._model_of(archive, self._dataset.schema)
         info = self._log(model, name, step, None, None)
         return str(info.model_id)
@@ -277,7 +277,7 @@ class FitRun(FitListener):
         return self._estimator._feed_schema(self._dataset.schema).columns
 
     def _example(self) -> Any:
-        """The rows that the nodes kept, by column."""
+        """The input example that the nodes have sent, by column."""
         if self._result is None or self._result.example is None:
             return None
         rows = pa.ipc.open_stream(self._result.example).read_all()
@@ -288,5 +288,5 @@ class FitRun(FitListener):
 
 
 def _is_wanted(report: Mapping[str, Any]) -> bool:
-    """Whether it is of the chief or the evaluator, as in ``TFModel.summary.history``; of a host; or of a checkpoint."""
+    """Whether to log a report: one of the chief or evaluator, with system metrics, or with a checkpoint."""
     return bool(report["shown"]) or report.get("system", False) or "path" in report

@@ -1,8 +1,8 @@
-"""The MLflow flavor ``tfos_ml``: a ``TFModel`` as an MLflow model, and back.
+"""The MLflow flavor ``tfos_ml``: saves and loads a ``TFModel`` as an MLflow model.
 
-An MLflow model holds, under ``data``: ``saved_model``, as TensorFlow Serving takes it;
-``scoring.json``, how it is called (all that a pyfunc needs); and ``stage.json``, the Params,
-history and summary of the ``TFModel``.
+The directory ``data`` of the MLflow model has ``saved_model``, which TensorFlow Serving can also serve;
+``scoring.json``, which tells a pyfunc how to call it; and ``stage.json`` with the Params, history and summary of the
+``TFModel``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mlflow
-import mlflow.pyfunc  # otherwise loaded, which takes a while, in the middle of a fit
+import mlflow.pyfunc  # takes a while, so it is not left to the middle of a fit
 from mlflow.models import Model
 
 from tfos_ml import errors
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlflow.models.model import ModelInfo
     from mlflow.models.signature import ModelSignature
 
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.tf_model import TFModel
 
 FLAVOR_NAME = "tfos_ml"
 MODULE = "tfos_ml.mlflow"
@@ -50,23 +50,22 @@ def save_model(
     Parameters
     ----------
     model : TFModel
-        The model. From a ``PipelineModel``, pass the stage.
+        The model. For a ``PipelineModel``, pass its ``TFModel`` stage.
     path : str
-        A directory that does not exist or is empty.
+        A new or empty directory.
     signature : mlflow.models.ModelSignature, optional
-        Default: made from the SavedModel's signature and the Params, see
-        :func:`tfos_ml.mlflow.signature.model_signature`.
+        The default is made from the signature of the SavedModel and the Params
+        (:func:`tfos_ml.mlflow.signature.model_signature`).
     input_example : pandas.DataFrame or dict of str to arrays, optional
         A few rows of the feature columns.
     mlflow_model : mlflow.models.Model, optional
-        Given by MLflow.
+        Passed by MLflow.
     validate_serving_input : bool, default True
-        Option of MLflow: whether a logged model is tested with `input_example`, which loads TensorFlow into this
-        process.
+        Whether MLflow tests a logged model with `input_example`. The test loads TensorFlow into this process.
     **options
         Options of ``mlflow.pyfunc.save_model``: ``conda_env``, ``pip_requirements`` (default: the versions of
         TensorFlow and the other packages in this process), ``extra_pip_requirements``, ``code_paths``, ``metadata``.
-        If tfos_ml is not installed but only found on the path, its code is saved as one of ``code_paths``.
+        If tfos_ml is on ``sys.path`` but not installed, its code is added to ``code_paths``.
 
     Raises
     ------
@@ -78,7 +77,7 @@ def save_model(
     >>> tfos_ml.mlflow.save_model(model, "/tmp/digits")                     # doctest: +SKIP
     >>> mlflow.pyfunc.load_model("/tmp/digits").predict(pandas_df)
     """
-    from tfos_ml.stages.model import scoring_at
+    from tfos_ml.stages.tf_model import scoring_at
 
     _check(model)
     if not {"conda_env", "pip_requirements"} & {k for k, v in options.items() if v is not None}:
@@ -92,14 +91,14 @@ def save_model(
         tfos_ml_version=packages.version_of("tfos_ml"),
         tensorflow_version=packages.version_of("tensorflow"),
     )
-    # Not as an argument: MLflow would warn of models that have no example.
+    # Not passed as an argument, because MLflow would warn if there is no example.
     mlflow_model.signature = signature or model_signature(scoring, None if example is None else columns_of(example))
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         data = Path(directory) / DATA
         _write(model, scoring, data)
         if added := packages.code_paths(Path(directory)):
             options["code_paths"] = [*(options.get("code_paths") or []), *added]
-        with warnings.catch_warnings():  # MLflow 3.9 warns of pickles, though here are none
+        with warnings.catch_warnings():  # MLflow 3.9 warns of pickles, but there are none
             warnings.filterwarnings("ignore", "Passing a Python object as `python_model`", FutureWarning)
             mlflow.pyfunc.save_model(
                 path,
@@ -120,7 +119,7 @@ def log_model(
     input_example: Any = None,
     **options: Any,
 ) -> ModelInfo:
-    """Log a ``TFModel`` as an MLflow model of the active run, or of a new one.
+    """Log a ``TFModel`` as an MLflow model to the active run, or to a new run.
 
     Parameters
     ----------
@@ -129,7 +128,7 @@ def log_model(
     name : str, default "model"
         Name of the logged model.
     registered_model_name : str, optional
-        Registered under this name.
+        Name under which to register the model.
     signature, input_example
         As for :func:`save_model`.
     **options
@@ -168,24 +167,24 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
     model_uri : str
         For example ``models:/digits/1``, ``runs:/<run id>/model`` or a directory.
     dst_path : str, optional
-        Local directory to download to; the default is a temporary one.
+        Local directory to download to. The default is a temporary directory.
 
     Raises
     ------
     ModelError
-        If it is of another flavor.
+        If the MLflow model does not have this flavor.
     """
     from tfos_ml.inference.archive import Archive
-    from tfos_ml.stages.model import MODEL_FILE, TFModel
     from tfos_ml.stages.persistence import restore
+    from tfos_ml.stages.tf_model import MODEL_FILE, TFModel
 
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path or directory))
         flavors = Model.load(path).flavors
         if FLAVOR_NAME not in flavors:
             raise errors.ModelError(
-                f"{model_uri} has no flavor {FLAVOR_NAME!r}, but {sorted(flavors)}. Load it with one of those, for "
-                "instance mlflow.pyfunc.load_model."
+                f"{model_uri} does not have the flavor {FLAVOR_NAME!r}. Its flavors: {sorted(flavors)}. Load it with "
+                "one of these, for example mlflow.pyfunc.load_model."
             )
         data = path / flavors[FLAVOR_NAME]["data"]
         metadata = json.loads((data / STAGE_FILE).read_text())
@@ -196,21 +195,21 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
 
 
 def _check(model: Any) -> None:
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.tf_model import TFModel
 
     if not isinstance(model, TFModel):
         stages = [type(stage).__name__ for stage in getattr(model, "stages", [])]
-        hint = f" whose stages are {stages}: pass the TFModel among them" if stages else ""
+        hint = f" with the stages {stages}; pass its TFModel stage" if stages else ""
         raise errors.ParamError(
-            f"tfos_ml.mlflow logs a TFModel. Received: {type(model).__name__}{hint}. For all stages of a pipeline use "
-            "mlflow.spark.log_model, for a Keras model mlflow.tensorflow.log_model."
+            f"tfos_ml.mlflow saves and logs a TFModel. Received: {type(model).__name__}{hint}. Use "
+            "mlflow.spark.log_model for a whole pipeline, and mlflow.tensorflow.log_model for a Keras model."
         )
 
 
 def _write(model: TFModel, scoring: Any, data: Path) -> None:
-    """The content of an MLflow model's data directory."""
-    from tfos_ml.stages.model import archive_of
+    """Write the data directory of the MLflow model."""
     from tfos_ml.stages.persistence import describe
+    from tfos_ml.stages.tf_model import archive_of
 
     archive_of(model).unpack(data / pyfunc.SAVED_MODEL)
     pyfunc.write_scoring(scoring, data)
@@ -218,8 +217,8 @@ def _write(model: TFModel, scoring: Any, data: Path) -> None:
 
 
 def _shareable(described: dict[str, Any]) -> dict[str, Any]:
-    """A model without a password in ``exportDir``, which a model that holds its SavedModel does not read again."""
-    given = described["paramMap"]
-    if "exportDir" in given:
-        given = {**given, "exportDir": redact(given["exportDir"], mark="")}
-    return {**described, "paramMap": given}
+    """Remove passwords from ``exportDir``; a saved model does not read that again."""
+    params = described["paramMap"]
+    if "exportDir" in params:
+        params = {**params, "exportDir": redact(params["exportDir"], mark="")}
+    return {**described, "paramMap": params}

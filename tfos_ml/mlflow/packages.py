@@ -1,4 +1,4 @@
-"""What a process that serves a model needs: packages by version, and the code of tfos_ml if it is not installed."""
+"""The requirements of a process that serves a model: packages, and the code of tfos_ml if it is not installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SERVING = ("tensorflow", "msgspec", "numpy", "pandas", "pyarrow", "psutil")
 
 
 def version_of(package: str) -> str | None:
-    """Version of a package, under whatever name it was installed (tensorflow-cpu, say); None if it was not."""
+    """Version of an importable package, also of a distribution such as tensorflow-cpu; None if not installed."""
     if package == PACKAGE:
         return tfos_ml.__version__
     distribution = _distribution_of(package)
@@ -27,14 +27,14 @@ def version_of(package: str) -> str | None:
 
 
 def pip_requirements(*more: str) -> list[str]:
-    """What a process that serves a model installs, and `more` packages, in the versions of this one."""
+    """Requirements for serving, and `more` packages, in the versions that are installed here."""
     distributions = [_distribution_of(package) for package in (PACKAGE, *_SERVING, *more)]
     versions = [f"{name}=={importlib.metadata.version(name)}" for name in distributions if name is not None]
     return [f"mlflow=={mlflow.__version__}", *versions]
 
 
 def _distribution_of(package: str) -> str | None:
-    """The name under which a package was installed, None if it was not."""
+    """The name of the distribution of a package; None if it is not installed."""
     try:
         importlib.metadata.version(package)
         return package
@@ -43,9 +43,9 @@ def _distribution_of(package: str) -> str | None:
 
 
 def code_paths(directory: Path) -> list[str]:
-    """The code that a logged model needs: none if this package was installed, else a copy of it in `directory`.
+    """The code to log with a model: a copy of tfos_ml in `directory`; empty if tfos_ml is installed.
 
-    The copy is made from wherever the package was imported: PYTHONPATH, or an archive of ``--py-files``.
+    The code is copied from where the package was imported: PYTHONPATH, or an archive of ``--py-files``.
     """
     if _distribution_of(PACKAGE) is not None:
         return []

@@ -1,4 +1,4 @@
-"""Replaces ``fit`` of Spark's own stages while ``autolog`` is on."""
+"""Replaces ``fit`` of Spark's stages while ``autolog`` is on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ORIGINAL = "_tfos_ml_original"
 
 
 def replace_fit(stage: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace ``_fit`` of a class by what `wrap` makes of the original."""
+    """Replace ``_fit`` of a class by ``wrap(_fit)``."""
     restore_fit(stage)
     replacement = wrap(stage._fit)
     setattr(replacement, _ORIGINAL, stage._fit)
@@ -17,5 +17,5 @@ def replace_fit(stage: Any, wrap: Callable[[Callable[..., Any]], Callable[..., A
 
 
 def restore_fit(stage: Any) -> None:
-    """Put back what :func:`replace_fit` replaced, if it did."""
+    """Undo :func:`replace_fit`, if it was called."""
     stage._fit = getattr(stage._fit, _ORIGINAL, stage._fit)

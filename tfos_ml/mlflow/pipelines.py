@@ -1,6 +1,6 @@
-"""The whole ``PipelineModel``, by Spark's own flavor, beside the ``TFModel`` of a fit within ``Pipeline.fit``.
+"""Logs the whole ``PipelineModel``, with Spark's flavor, in addition to the ``TFModel`` of a fit in ``Pipeline.fit``.
 
-``Pipeline._fit`` is replaced as long as ``autolog`` is on: a fit does not know of the stages around it.
+A fit does not know the other stages of its pipeline. So ``Pipeline._fit`` is replaced while ``autolog`` is on.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ NAME = "pipeline"
 
 
 class LogsPipelines(Protocol):
-    """What follows a fit, and can log the pipeline that it was a stage of."""
+    """The listener of a fit; logs the pipeline of which the fitted model is a stage."""
 
     def log_pipeline(self, model: PipelineModel, dataset: DataFrame) -> None:
-        """Log it; must not raise."""
+        """Log the pipeline; must not raise."""
 
 
 _fits: ContextVar[list[LogsPipelines] | None] = ContextVar("tfos_ml_fits_of_pipeline", default=None)
-"""The fits within the pipeline that this thread fits; None outside of one."""
+"""The logged fits within the pipeline that this thread fits; None if it fits no pipeline."""
 
 
 def follow_pipelines() -> None:
-    """Log fitted pipelines with our stages in them, from now on."""
-    from pyspark.ml import Pipeline  # where a model is served there is none
+    """From now on, log fitted pipelines that have stages of tfos_ml."""
+    from pyspark.ml import Pipeline  # which is missing where a model is served
 
     patching.replace_fit(Pipeline, _followed)
 
 
 def leave_pipelines() -> None:
-    """Put back what :func:`follow_pipelines` replaced."""
+    """Undo :func:`follow_pipelines`."""
     from pyspark.ml import Pipeline
 
     patching.restore_fit(Pipeline)
 
 
 def note(fit: LogsPipelines) -> None:
-    """Take note of a fit in this thread whose model has been logged."""
+    """Note that the model of a fit in this thread has been logged."""
     fits = _fits.get()
     if fits is not None:
         fits.append(fit)
@@ -66,7 +66,7 @@ def note(fit: LogsPipelines) -> None:
 def _followed(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def fit(self: Any, dataset: DataFrame) -> Any:
-        if _fits.get() is not None:  # a pipeline within another, which is logged as a whole
+        if _fits.get() is not None:  # within another pipeline, which is logged as a whole
             return original(self, dataset)
         fits: list[LogsPipelines] = []
         token = _fits.set(fits)
@@ -84,10 +84,10 @@ def _followed(original: Callable[..., Any]) -> Callable[..., Any]:
 def log_pipeline(
     run_id: str, model: PipelineModel, dataset: DataFrame, *, step: int, not_read: Collection[str] = ()
 ) -> None:
-    """Log a pipeline fitted on `dataset` to a run, which may have ended; small Spark jobs write it.
+    """Log a pipeline that was fitted on `dataset`; the run may have ended. Small Spark jobs write the pipeline.
 
-    `step` is the last epoch; the columns `not_read` were for training alone, as labels, and so are no inputs. Raises
-    ``DestinationError`` if executors of a cluster would each write their part to a disk of their own.
+    `step` is the last epoch. The columns `not_read`, such as labels, are only for training, so they are not inputs.
+    Raises ``DestinationError`` if executors would write parts of the pipeline to their local disks.
     """
     import mlflow.spark
 
@@ -107,7 +107,7 @@ def log_pipeline(
 
 
 def _directory_for(spark: SparkSession, local: str) -> str:
-    """Where Spark writes the model for MLflow to fetch."""
+    """The directory in which Spark writes the model and MLflow reads it."""
     if MLFLOW_DFS_TMP.name in os.environ:
         return os.environ[MLFLOW_DFS_TMP.name]
     if str(spark.conf.get("spark.master", "")).startswith("local"):
@@ -115,27 +115,26 @@ def _directory_for(spark: SparkSession, local: str) -> str:
     default = str(MLFLOW_DFS_TMP.default)
     if spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS", "file:///").startswith("file:"):
         raise DestinationError(
-            f"the whole PipelineModel is not logged, for executors would each write their part of it to {default} on a "
-            f"disk of their own. Set the environment variable {MLFLOW_DFS_TMP.name} to a URI on storage that all nodes "
-            "reach"
+            f"the whole PipelineModel is not logged, because each executor would write its part to {default} on its "
+            f"local disk. Set the environment variable {MLFLOW_DFS_TMP.name} to a URI on storage that all nodes reach"
         )
     return default
 
 
 def _inputs(model: PipelineModel, dataset: DataFrame) -> DataFrame:
-    """The columns that the pipeline reads: those that Params of its stages name, if these do; else all."""
+    """The columns that Params of the stages name; all columns if the pipeline needs others, too."""
     named = "\n".join(_texts(model))
     unread = [name for name in dataset.columns if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", named)]
     inputs = dataset.drop(*unread)
     try:
         model.transform(inputs)
-    except Exception:  # a stage of the user's, say, that has a name in its code
+    except Exception:  # for example if a user's stage has the name of a column in its code
         return dataset
     return inputs
 
 
 def _texts(stage: Any) -> Iterator[str]:
-    """What the Params of a fitted stage, and of those within it, say, but for what is no text."""
+    """The values of all Params of a fitted stage, and of the stages within it, as texts."""
     for inner in [*getattr(stage, "stages", ()), *filter(None, [getattr(stage, "bestModel", None)])]:
         yield from _texts(inner)
     for param in stage.params:
@@ -144,7 +143,7 @@ def _texts(stage: Any) -> Iterator[str]:
 
 
 def _signature(dataset: DataFrame) -> ModelSignature | None:
-    """Of these columns; None if MLflow has no name for the type of one."""
+    """The signature of these columns; None if MLflow does not know one of the types."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Hint: Inferred schema contains integer", UserWarning)
         try:

@@ -1,4 +1,4 @@
-"""A model as MLflow serves it: pandas in, pandas out, without Spark in the process."""
+"""The pyfunc of a model: takes and returns pandas objects, without Spark."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SCORING_FILE = "scoring.json"
 
 
 def write_scoring(scoring: udf.ScoringSpec, directory: Path) -> None:
-    """Keep how a model is called beside it, but for the model itself."""
+    """Write how to call a model to a file beside it."""
     kept = {
         "signature_key": scoring.signature_key,
         "tag": scoring.tag,
         "inputs": [asdict(binding) for binding in scoring.inputs],
         "outputs": {name: asdict(tensor) for name, tensor in scoring.outputs.items()},
         "columns": scoring.names,
-        "binary": [name for name, kind in scoring.fields.items() if udf.element_type(kind) == pa.binary()],
+        "binary": [name for name, arrow_type in scoring.fields.items() if udf.element_type(arrow_type) == pa.binary()],
         "batch_size": scoring.batch_size,
         "handle_invalid": scoring.handle_invalid,
         "pad_value": scoring.pad_value,
@@ -45,7 +45,7 @@ def write_scoring(scoring: udf.ScoringSpec, directory: Path) -> None:
 
 
 def read_scoring(directory: Path) -> udf.ScoringSpec:
-    """What :func:`write_scoring` kept, with the SavedModel in the same directory."""
+    """Read the file that :func:`write_scoring` wrote; the SavedModel is in the same directory."""
     kept = json.loads((directory / SCORING_FILE).read_text())
     outputs = {name: TensorInfo.from_json(tensor) for name, tensor in kept["outputs"].items()}
     prediction_spec = None if kept["prediction_spec"] is None else PredictionSpec(**kept["prediction_spec"])
@@ -67,33 +67,33 @@ def read_scoring(directory: Path) -> udf.ScoringSpec:
 
 
 def shown_fields(scoring: udf.ScoringSpec) -> list[str]:
-    """The fields of a result in the order of the columns that a caller gets, the prediction first."""
+    """The fields of a result in the order of the returned columns, the prediction first."""
     return sorted(scoring.names, key=lambda field: field != udf.PREDICTION)
 
 
 class ServedModel:
-    """What ``mlflow.pyfunc.load_model`` wraps."""
+    """The model that ``mlflow.pyfunc.load_model`` wraps."""
 
     def __init__(self, scoring: udf.ScoringSpec):
         self._scoring = scoring
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
-        """The columns that ``TFModel.transform`` would append, the prediction first.
+        """Return the columns that ``TFModel.transform`` would append, the prediction first.
 
         Parameters
         ----------
         model_input : pandas.DataFrame, dict of arrays, or numpy.ndarray
-            The columns that the model was fitted on; an array is the only one. Arrays are lists or
-            ``numpy.ndarray``, also nested. NaN in a column of numbers is a null, as pandas has it.
+            The columns that the model was fitted on. A single array is allowed if the model has one input. Arrays
+            within rows are (nested) lists or ``numpy.ndarray``. As in pandas, NaN in a column of numbers is a null.
         params : mapping, optional
-            MLflow passes it; there are none.
+            Passed by MLflow; ignored.
 
         Raises
         ------
         ColumnNotFoundError
             If a column is missing.
         NullValueError, NonFiniteValueError, ShapeError
-            As of ``TFModel.transform``.
+            As in ``TFModel.transform``.
         """
         import pandas as pd
 
@@ -104,17 +104,17 @@ class ServedModel:
         index = model_input.index if isinstance(model_input, pd.DataFrame) else None
         return pd.DataFrame({names[field]: _series(arrays[field], index) for field in shown_fields(self._scoring)})
 
-    def _column(self, given: Any, column: str) -> Any:
-        if isinstance(given, np.ndarray) and len(self._scoring.inputs) == 1:
-            return given
-        known = list(given.keys()) if hasattr(given, "keys") else []
+    def _column(self, rows: Any, column: str) -> Any:
+        if isinstance(rows, np.ndarray) and len(self._scoring.inputs) == 1:
+            return rows
+        known = list(rows.keys()) if hasattr(rows, "keys") else []
         if column not in known:
             raise errors.ColumnNotFoundError(f"Feature column '{column}' does not exist. Available columns: {known}")
-        return given[column]
+        return rows[column]
 
 
 def _arrow(values: Any, column: str) -> pa.Array:
-    """Values of a column as Arrow; arrays of several dimensions as nested lists."""
+    """An Arrow array of the values of a column; arrays with several dimensions become nested lists."""
     values = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
     if values.ndim > 1:
         return udf.nested_array(values)
@@ -123,13 +123,13 @@ def _arrow(values: Any, column: str) -> pa.Array:
     try:
         return plain(_array(values, from_pandas=not is_array))
     except pa.ArrowException as error:
-        raise errors.ShapeError(f"Column '{column}' cannot be made an array: {error}") from None
+        raise errors.ShapeError(f"Column '{column}' cannot be converted to an Arrow array: {error}") from None
 
 
 def _array(values: Array, from_pandas: bool) -> pa.Array:
     try:
         return pa.array(values, from_pandas=from_pandas)
-    except pa.ArrowException:  # it knows no arrays of several dimensions within an array of objects
+    except pa.ArrowException:  # for multidimensional arrays within an array of objects
         return pa.array([_as_lists(v) for v in values], from_pandas=from_pandas)
 
 
@@ -143,7 +143,9 @@ def _series(array: pa.Array, index: Any) -> pd.Series[Any]:
     if pa.types.is_list(array.type) and pa.types.is_list(array.type.value_type):
         return pd.Series(array.to_pylist(), index=index, dtype=object)
     values = array.to_numpy(zero_copy_only=False)
-    return pd.Series(values, index=index, dtype=values.dtype)  # pandas 3 would make NaN of None in text
+    return pd.Series(
+        values, index=index, dtype=values.dtype
+    )  # without the dtype, pandas 3 would replace None by NaN in text
 
 
 def _load_pyfunc(path: str) -> ServedModel:

@@ -1,4 +1,4 @@
-"""Tags with the Spark application of an MLflow run; MLflow finds this by its entry point."""
+"""Tags each MLflow run with its Spark application. MLflow finds this module by its entry point."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ APPLICATION_TAG, ADDRESS_TAG = "spark.applicationId", "spark.uiAddress"
 
 
 class SparkApplicationContext(RunContextProvider):
-    """Tags runs that are begun while a Spark session is active with its application.
+    """Tags runs that are started while a Spark session is active.
 
-    ``spark.applicationId``, and ``spark.uiAddress`` where the driver serves its UI; a Spark
-    Connect client knows the first only.
+    The tags are ``spark.applicationId``, and ``spark.uiAddress`` if the driver serves its UI. A Spark Connect client
+    sets only the first.
     """
 
     def in_context(self) -> bool:

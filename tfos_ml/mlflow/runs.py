@@ -1,4 +1,4 @@
-"""Which MLflow run a fit belongs to: the active one, a child of it, or a new one."""
+"""Selects the MLflow run of a fit: the active run, a child of it, or a new run."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 import mlflow
 from mlflow import MlflowClient
 
-from tfos_ml.mlflow import server
+from tfos_ml.mlflow import tracking_server
 
 
 @dataclass(frozen=True)
 class Parent:
-    """A run whose children fits are to be, in whatever thread they run.
+    """The parent run of fits, which may run in other threads.
 
-    In a search, whose fits try Params out, only the last one, made by the thread that searches, is worth keeping.
+    The fits of a search try out Params. Only the model of the last fit, which the searching thread makes, is logged.
     """
 
     run_id: str
     experiment_id: str
     is_search: bool
-    thread: int = field(default_factory=threading.get_ident)  # the one that searches
+    thread: int = field(default_factory=threading.get_ident)  # the searching thread
 
 
 NOBODY = Parent("", "", is_search=True)
-"""The parent of fits that are not to be logged."""
+"""The parent of fits that are not logged."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Run:
 
     run_id: str
     tracking_uri: str
-    is_own: bool  # it was begun for the fit, and ends with it
-    keeps_model: bool = True  # the fit's model is to be logged
+    is_own: bool  # whether it was started for the fit, and ends with it
+    keeps_model: bool = True  # whether to log the model of the fit
 
     def end(self, status: str, *, is_down: bool) -> None:
-        """End it, if it is the fit's own; with a single request to a server that is down."""
+        """End a run that was started for the fit. If the server is down, only one request is made."""
         if not self.is_own:
             return
-        with server.impatient() if is_down else contextlib.nullcontext():
+        with tracking_server.impatient() if is_down else contextlib.nullcontext():
             active = mlflow.active_run()
             if active is not None and active.info.run_id == self.run_id:
                 mlflow.end_run(status)
@@ -52,7 +52,7 @@ class Run:
 
 
 class Runs:
-    """Opens the runs of fits, one each; with `exclusive`, runs that the user has begun are left alone."""
+    """Opens one run for each fit; with `exclusive`, never within runs that the user has started."""
 
     def __init__(self, exclusive: bool):
         self._exclusive = exclusive
@@ -60,10 +60,10 @@ class Runs:
         self._lock = threading.Lock()
 
     def open(self, parent: Parent | None) -> Run | None:
-        """The run of a fit that begins in this thread; None if it is not to be logged.
+        """Open the run of a fit that begins in this thread; None if the fit is not logged.
 
-        The active run, if no fit was logged to it yet; else a child of it. Without one, a child
-        of `parent`, or a new run.
+        It is the active run if that has no fit yet, or else a child of the active run. Without an active run, it is
+        a child of `parent` or a new run.
         """
         uri = mlflow.get_tracking_uri()
         active = mlflow.active_run()
@@ -82,14 +82,14 @@ class Runs:
         return Run(run.info.run_id, uri, is_own=True, keeps_model=keeps)
 
     def _take(self, run_id: str) -> bool:
-        """Take a run for a fit; whether it was free."""
+        """Reserve a run for a fit; returns whether it had no fit yet."""
         with self._lock:
             is_free = run_id not in self._taken
             self._taken.add(run_id)
             return is_free
 
     def active_parent(self, is_search: bool) -> Parent | None:
-        """The active run as a parent of fits, ``NOBODY`` if it is to be left alone; None if there is none."""
+        """The active run as a parent of fits; ``NOBODY`` if `exclusive`; None if there is no active run."""
         active = mlflow.active_run()
         if active is None:
             return None
@@ -97,5 +97,5 @@ class Runs:
 
 
 def parent_of(run: Any, is_search: bool) -> Parent:
-    """A run as a parent of fits."""
+    """A run as the parent of fits."""
     return Parent(run.info.run_id, run.info.experiment_id, is_search)

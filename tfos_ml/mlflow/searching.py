@@ -1,8 +1,7 @@
-"""``CrossValidator`` and ``TrainValidationSplit`` as one run with a child for each fit.
+"""Logs ``CrossValidator`` and ``TrainValidationSplit`` to one run, with a child run for each fit.
 
-They fit in threads of their own, where no MLflow run is active. So the run is written on the
-estimators that they copy and fit: a search is followed by replacing its ``_fit`` as long as
-``autolog`` is on.
+A search fits in its own threads, in which no MLflow run is active. So the parent run is set as an attribute of the
+estimators that the search copies and fits. For this, ``_fit`` of the search is replaced while ``autolog`` is on.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import content, patching, server
+from tfos_ml.mlflow import content, patching, tracking_server
 from tfos_ml.mlflow.runs import NOBODY, Parent, Runs, parent_of
 
 if TYPE_CHECKING:
@@ -34,13 +33,13 @@ def _searches() -> list[Any]:
 
 
 def follow_searches(runs: Runs) -> None:
-    """Give searches over our estimators a run, from now on."""
+    """From now on, log searches over estimators of tfos_ml."""
     for search in _searches():
         patching.replace_fit(search, functools.partial(_followed, runs))
 
 
 def leave_searches() -> None:
-    """Put back what :func:`follow_searches` replaced."""
+    """Undo :func:`follow_searches`."""
     for search in _searches():
         patching.restore_fit(search)
 
@@ -55,33 +54,33 @@ def _followed(runs: Runs, original: Callable[..., Any]) -> Callable[..., Any]:
             _adopt(searching, parent)
             is_logged = parent is not NOBODY and not _spark_logs_it()
             if is_logged:
-                _attempt("does not take the search's Params", lambda: _log_search(MlflowClient(), parent, searching))
+                _attempt("cannot log the Params of the search", lambda: _log_search(MlflowClient(), parent, searching))
             try:
                 model = original(searching, dataset)
             finally:
-                _adopt(searching, None)  # the model keeps them
+                _adopt(searching, None)  # because the model keeps the estimators
             if is_logged:
                 log_best = functools.partial(_log_best, MlflowClient(), parent, searching, model)
-                _attempt("does not take the search's result", log_best)
+                _attempt("cannot log the result of the search", log_best)
             return model
 
     return fit
 
 
 def _adopt(search: Any, parent: Parent | None) -> None:
-    """Write on the estimators of a search whose children their fits are."""
+    """Set the parent run of all fits of a search."""
     for estimator in _ours(search.getEstimator()):
         estimator._parent_run = parent
 
 
 def _spark_logs_it() -> bool:
-    """Whether ``mlflow.pyspark.ml.autolog`` is on, which logs Params and results of searches itself."""
+    """Whether ``mlflow.pyspark.ml.autolog`` is on, which also logs Params and results of searches."""
     return not autologging_is_disabled("pyspark.ml")  # type: ignore[no-untyped-call]
 
 
 def _ours(estimator: Estimator[Any]) -> Iterator[Any]:
-    """The estimators of tfos_ml within one, pipelines and searches opened."""
-    from tfos_ml.stages.base import ClusterEstimator
+    """The estimators of tfos_ml within an estimator, a pipeline or a search."""
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
 
     if isinstance(estimator, ClusterEstimator):
         yield estimator
@@ -99,7 +98,7 @@ def _search_run(runs: Runs) -> Iterator[Parent]:
         yield active
         return
     begun: list[Any] = []
-    if not _attempt("gives the search no run", lambda: begun.append(mlflow.start_run())):
+    if not _attempt("cannot start a run for the search", lambda: begun.append(mlflow.start_run())):
         yield NOBODY
         return
     status = "KILLED"
@@ -110,20 +109,20 @@ def _search_run(runs: Runs) -> Iterator[Parent]:
         status = "FAILED"
         raise
     finally:
-        if not _attempt("does not take the end of the search", lambda: mlflow.end_run(status)):
-            with server.impatient(), suppress(Exception):
+        if not _attempt("cannot end the run of the search", lambda: mlflow.end_run(status)):
+            with tracking_server.impatient(), suppress(Exception):
                 mlflow.end_run(status)
 
 
 def _attempt(what: str, action: Callable[[], Any]) -> bool:
-    """Whether something worked; if MLflow does not take it, the search goes on."""
-    return server.attempt(action, f"{what}: %s. The search goes on.")
+    """Call `action`; returns whether it worked. If not, a warning is logged."""
+    return tracking_server.attempt(action, f"{what}: %s. The search continues.")
 
 
 def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
     known = client.get_run(parent.run_id).data.params
-    given = {p.name: search.getOrDefault(p) for p in search.params if search.isDefined(p)}
-    plain = {name: redact(v, mark="") for name, v in given.items() if isinstance(v, (bool, int, float, str))}
+    params = {p.name: search.getOrDefault(p) for p in search.params if search.isDefined(p)}
+    plain = {name: redact(v, mark="") for name, v in params.items() if isinstance(v, (bool, int, float, str))}
     plain["estimator"] = type(search.getEstimator()).__name__
     plain["evaluator"] = type(search.getEvaluator()).__name__
     plain["paramMaps"] = str(len(search.getEstimatorParamMaps()))
@@ -142,7 +141,7 @@ def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
 
 
 def _log_best(client: MlflowClient, parent: Parent, search: Any, model: Any) -> None:
-    """The evaluator's metric of each param map, by its number, and the best."""
+    """Log the metric of each param map (step = index of the param map), and the best param map."""
     evaluator = search.getEvaluator()
     values = model.avgMetrics if hasattr(model, "avgMetrics") else model.validationMetrics
     name = content.metric_name(

@@ -1,12 +1,12 @@
-"""What MLflow calls a model's signature: the columns that go in and come out, with types.
+"""Makes the MLflow signature of a model: its input and output columns, with types.
 
-Inputs have the widest type of their kind (double, long), for MLflow refuses to narrow what a
-caller has; the model itself casts where no value changes.
+Inputs have the type double or long, because MLflow refuses to narrow the values of a caller. The model itself casts
+them if no value changes.
 
-MLflow takes NumPy arrays, and dicts of them, only where all inputs are tensors of known width, and
-DataFrames with lists or arrays in their columns there, too. So that is what inputs are, if there are
-arrays of numbers among them and nothing that tensors cannot be: text, nulls, arrays of any length,
-nested columns. Otherwise arrays are ``Array`` types, one level a dimension.
+MLflow accepts NumPy arrays, and dicts of NumPy arrays, only if all inputs of the signature are tensors of known width.
+It then also accepts DataFrames with lists or arrays in columns. So the inputs are tensors if one of them is an array of
+numbers, and none has text, nulls, arrays of any length or nested columns. Otherwise arrays have ``Array`` types, one
+level for each dimension.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ _ARROW_TYPES = {
 
 
 def model_signature(scoring: ScoringSpec, columns: Mapping[str, ColumnSpec] | None = None) -> ModelSignature:
-    """The signature of a model that is called so.
+    """The signature of a model.
 
-    `columns` is what is known of those that go in; the tensors leave open text or bytes, scalars or arrays of one.
+    `columns` are the input columns, if they are known. Without them, text and bytes cannot be told apart, nor can
+    scalars and arrays of one value.
     """
     known = columns or {}
     inputs: list[Any] = [_tensor_spec(b, known.get(b.column)) for b in scoring.inputs]
@@ -63,13 +64,13 @@ def model_signature(scoring: ScoringSpec, columns: Mapping[str, ColumnSpec] | No
 
 
 def _tensor_spec(binding: InputBinding, column: ColumnSpec | None) -> TensorSpec | None:
-    """An input as a tensor, the first dimension being the rows; None if MLflow would not take it as one."""
+    """An input as a tensor whose first dimension is the batch; None if MLflow would not accept a tensor."""
     tensor = binding.tensor
     row = [] if tensor.shape is None else [size for size in tensor.shape[1:] if size is not None]
     has_width = tensor.shape is not None and len(row) == len(tensor.shape) - 1
     if tensor.dtype == "string" or not has_width or (column is not None and column.ndim > 1):
         return None
-    if column is not None:  # a flat array, or a scalar, whatever the model makes of it
+    if column is not None:  # the caller passes a flat array or a scalar, which the model reshapes
         row = [math.prod(row)] if column.ndim else []
     dtype = "bool" if tensor.dtype == "bool" else "int64" if "int" in tensor.dtype else "float64"
     return TensorSpec(np.dtype(dtype), (-1, *row), binding.column)
@@ -89,7 +90,7 @@ def _input_type(tensor: TensorInfo, column: ColumnSpec | None) -> DataType | Arr
 
 
 def columns_of(example: pd.DataFrame) -> dict[str, ColumnSpec]:
-    """The columns of an input example."""
+    """The specs of the columns of an input example."""
     specs = {}
     for name in example.columns:
         arrow = pa.array(example[name].tolist())
@@ -103,26 +104,26 @@ def _output_type(arrow_type: pa.DataType) -> DataType | Array:
     return _ARROW_TYPES[arrow_type]
 
 
-def as_example(given: Any, scoring: ScoringSpec) -> pd.DataFrame | None:
-    """An input example as a DataFrame of the model's input columns; ``ColumnNotFoundError`` if one is missing."""
+def as_example(example: Any, scoring: ScoringSpec) -> pd.DataFrame | None:
+    """The input example with the input columns of the model; raises ``ColumnNotFoundError`` if one is missing."""
     import pandas as pd
 
-    if given is None:
+    if example is None:
         return None
     columns = [binding.column for binding in scoring.inputs]
-    if isinstance(given, np.ndarray) and len(columns) == 1:
-        given = {columns[0]: given}
-    known = list(given) if isinstance(given, (Mapping, pd.DataFrame)) else []
+    if isinstance(example, np.ndarray) and len(columns) == 1:
+        example = {columns[0]: example}
+    known = list(example) if isinstance(example, (Mapping, pd.DataFrame)) else []
     missing = [column for column in columns if column not in known]
     if missing:
         raise errors.ColumnNotFoundError(
-            f"input_example lacks the feature columns {missing}. Its columns: {known}; expected a pandas.DataFrame "
-            "or a dict of arrays"
+            f"input_example lacks the feature columns {missing}. Its columns: {known}. Pass a pandas.DataFrame or a "
+            "dict of arrays with all feature columns."
         )
-    return pd.DataFrame({column: _lists(given[column]) for column in columns})
+    return pd.DataFrame({column: _lists(example[column]) for column in columns})
 
 
 def _lists(values: Any) -> Any:
-    """Arrays as lists, which are JSON."""
+    """Convert arrays to lists, which can be saved as JSON."""
     values = values.tolist() if hasattr(values, "tolist") else list(values)
     return [v.tolist() if isinstance(v, np.ndarray) else v for v in values]

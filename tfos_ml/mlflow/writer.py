@@ -1,7 +1,7 @@
-"""Sends to the tracking server from a thread while a job runs, so that ``fit`` never waits for it.
+"""Logs to the tracking server from a thread while a job runs, so that ``fit`` does not wait for the server.
 
-MLflow's own queue (``log_batch(synchronous=False)``) takes no models, drops what a server did not take, and waits for
-one that is dead, at ``flush_async_logging`` and again when the process exits: 247 s, with MLflow 3.17.
+MLflow's own queue (``log_batch(synchronous=False)``) cannot log models, and drops metrics if a request fails. If the
+server is down, ``flush_async_logging`` waits for it, and so does the exit of the process: 247 s with MLflow 3.17.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import server
+from tfos_ml.mlflow import tracking_server
 
 logger = logging.getLogger("tfos_ml.mlflow")
-BATCH = 1000  # MLflow takes no more at once
+BATCH = 1000  # MLflow's limit for one request
 RETRY_SECONDS = 5.0
 CLOSE_SECONDS = 30.0
 
@@ -27,9 +27,9 @@ Job = Callable[[], object]
 
 
 class Writer:
-    """Logs to one run, in order, from a thread; metrics that the server did not take are sent again.
+    """Logs to one run, in order, from a thread, and repeats failed requests with metrics.
 
-    ``is_down`` is whether the server did not answer the last request.
+    ``is_down`` is true if the server did not answer the last request.
     """
 
     def __init__(self, client: MlflowClient, run_id: str):
@@ -44,12 +44,12 @@ class Writer:
         self._thread.start()
 
     def write(self, metrics: Sequence[Metric]) -> None:
-        """Have metrics logged soon."""
+        """Queue metrics for logging."""
         self._pending.extend(metrics)
         self._queue.put(self._flush)
 
     def do(self, job: Job) -> None:
-        """Have something done after the metrics that came before; not, if the server is down then."""
+        """Queue a job; it runs after the earlier metrics are logged, and is skipped if the server is down."""
         self._queue.put(self._flush)
         self._queue.put(functools.partial(self.attempt, job))
 
@@ -64,17 +64,17 @@ class Writer:
         self._flush()
 
     def _flush(self) -> None:
-        """Log the metrics there are; more may be added meanwhile."""
+        """Log all pending metrics; another thread may add more meanwhile."""
         while batch := self._pending[:BATCH]:
             if not self.attempt(functools.partial(self._client.log_batch, self._run_id, metrics=batch)):
                 return
             del self._pending[: len(batch)]
 
     def attempt(self, job: Job) -> bool:
-        """Do something now, in the caller's thread; whether it worked. The first failure is a warning."""
+        """Run a job now, in the caller's thread; returns whether it worked. Only the first failure is a warning."""
         error = None
         try:
-            if server.answers(self._client.tracking_uri):
+            if tracking_server.answers(self._client.tracking_uri):
                 job()
                 self._done += 1
                 self.is_down = False
@@ -82,19 +82,19 @@ class Writer:
             self.is_down = True
         except Exception as raised:
             error = raised
-            logger.debug("MLflow did not take something", exc_info=True)
+            logger.debug("A request to MLflow failed", exc_info=True)
         if not self._warned:
             self._warned = True
             logger.warning(
-                "MLflow at %s %s. Training goes on; the metrics that run %s lacks are in the model's history.",
+                "MLflow at %s %s. Training continues; metrics missing from run %s are in the model's history.",
                 redact(self._client.tracking_uri, mark=""),
-                f"did not take all: {redact(error)}" if error else "does not answer",
+                f"refused a request: {redact(error)}" if error else "does not answer",
                 self._run_id,
             )
         return False
 
     def close(self) -> None:
-        """Wait until all is logged, or nothing more has been for 30 s."""
+        """Wait until everything is logged, or until nothing has been logged for 30 s."""
         self._queue.put(None)
         done = -1
         while self._thread.is_alive() and done != self._done:

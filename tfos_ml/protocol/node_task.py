@@ -8,9 +8,9 @@ from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.protocol.addresses import ANY_PORT
 from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.cluster_template import ClusterTemplate
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.shutdown_timeouts import ShutdownTimeouts
-from tfos_ml.protocol.template import ClusterTemplate
 
 
 @dataclass(frozen=True)

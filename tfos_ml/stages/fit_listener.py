@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tfos_ml.driver.fit_job import RunResult
-    from tfos_ml.stages.base import ClusterEstimator
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.cluster_estimator import ClusterEstimator
+    from tfos_ml.stages.tf_model import TFModel
 
 
 class FitListener:

@@ -12,7 +12,7 @@ from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.spark_api import repartition_by_id
 from tfos_ml.data import schema
-from tfos_ml.data.order import round_robin_number
+from tfos_ml.data.order import rank_of_row
 from tfos_ml.data.snapshot_layout import SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.snapshot import SnapshotDirectory, WrittenSnapshot
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from tfos_ml.protocol.template import ClusterTemplate
+    from tfos_ml.protocol.cluster_template import ClusterTemplate
     from tfos_ml.stages.params import TrainingParams
 
 
@@ -67,10 +67,10 @@ class InputRows:
         if not (is_fed and self.columns.columns):
             return self.df.sparkSession.range(0, template.size - first, 1, template.size - first)
         rows = self.numbered()
-        number = round_robin_number(F.col(schema.ROW_COLUMN))
-        rank = _pick(template.feed_ranks, number)
+        row = F.col(schema.ROW_COLUMN)
+        rank = rank_of_row(row, template.feed_ranks)
         if VALIDATION_COLUMN in rows.columns:
-            rank = F.when(F.col(VALIDATION_COLUMN), _pick(template.validation_ranks, number)).otherwise(rank)
+            rank = F.when(F.col(VALIDATION_COLUMN), rank_of_row(row, template.validation_ranks)).otherwise(rank)
         return repartition_by_id(rows, template.size - first, rank - F.lit(first))
 
 
@@ -80,12 +80,6 @@ def _numbered(df: DataFrame, specs: Sequence[schema.ColumnSpec], validates: Colu
     if validates is not None:
         expressions.append(validates.alias(VALIDATION_COLUMN))
     return df.select(*expressions)
-
-
-def _pick(ranks: Sequence[int], number: Column) -> Column:
-    """One of some ranks, by a round-robin number."""
-    at = F.pmod(number, F.lit(len(ranks))).cast("int")
-    return F.element_at(F.array(*map(F.lit, ranks)), at + 1)
 
 
 def feed_schema(stage: TrainingParams, given: StructType) -> schema.FeedSchema:
@@ -109,12 +103,12 @@ def feed_schema(stage: TrainingParams, given: StructType) -> schema.FeedSchema:
     if indicator and schema.column_spec(given, indicator, indicator, "validation indicator").dtype != "bool":
         raise errors.ColumnTypeError(f"validationIndicatorCol '{indicator}' must be boolean. Cast it.")
     features, labels_named, weights_named = (
-        stage._get(f"{kind}Mapping") is not None for kind in ("input", "label", "weight")
+        stage._get(f"{role}Mapping") is not None for role in ("input", "label", "weight")
     )
     return schema.FeedSchema(specs, features, labels_named, weights_named, stage._get("handleInvalid"))
 
 
-def input_files(df: DataFrame) -> list[str]:
+def files_to_read(df: DataFrame) -> list[str]:
     """The files of a DataFrame, for train functions that read them; raises ``EmptyDataError`` if it has none."""
     files = sorted(df.inputFiles())
     if not files:

@@ -8,21 +8,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tfos_ml import errors
-from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import pyarrow_uri
-from tfos_ml.common.spark_api import arrow_table
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
-from tfos_ml.data.arrow import plain
-from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.job_errors import adapt_rows_error
 from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import PredictionSpec, prediction_spec_of
@@ -41,40 +35,23 @@ from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.keras.train_function import train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.stages.base import ClusterEstimator
+from tfos_ml.stages.adapt_rows import adapt_rows
+from tfos_ml.stages.cluster_estimator import ClusterEstimator
 from tfos_ml.stages.declared import document_params
+from tfos_ml.stages.keras_advice import refuse_param, warn_of_idle_layers, warn_of_monitors
 from tfos_ml.stages.keywords import KerasEstimatorConstructor
-from tfos_ml.stages.output_columns import output_columns
+from tfos_ml.stages.model_columns import output_columns
 from tfos_ml.stages.params import KerasParams
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
     from tfos_ml.driver.fit_job import RunResult
     from tfos_ml.keras.inspection import ModelDescription
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.tf_model import TFModel
 
 _MODEL_FILE = "model.keras"
-_NO_SERVERS: tuple[type[errors.TfosMlError], str] = (
-    errors.ClusterConfigError,
-    "KerasEstimator cannot train with parameter servers (numPS): Keras 3 does not support ParameterServerStrategy. "
-    "Leave numPS out to train synchronously; or train a tf_keras (Keras 2) model, or plain TensorFlow variables, "
-    "with TFEstimator and nodeEnv={'TF_USE_LEGACY_KERAS': '1'}.",
-)
-_REFUSED: dict[str, tuple[type[errors.TfosMlError], str]] = {
-    **dict.fromkeys(["numPS", "driverPSNodes"], _NO_SERVERS),
-    "evalNode": (
-        errors.ClusterConfigError,
-        "KerasEstimator needs no evaluator (evalNode): all workers evaluate, each row once. Leave it out, and mark the "
-        "rows with validationIndicatorCol or set validationSplit.",
-    ),
-    "inputMode": (
-        errors.ParamError,
-        "KerasEstimator trains on rows that Spark feeds; inputMode is for TFEstimator. Leave it out.",
-    ),
-}
 
 
 @document_params
@@ -130,9 +107,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
                 setter(given[name])
             given.pop(name, None)
         for name in given:
-            if name in _REFUSED:
-                error_class, reason = _REFUSED[name]
-                raise error_class(reason)
+            refuse_param(name)
         return super()._set_given(given)
 
     def setModel(self, value: Any) -> KerasEstimator:
@@ -190,19 +165,17 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         source = self._complete_source()
         given = self._get("initialWeights")
         initial = read_weights(pyarrow_uri(given)) if given else None
-        self._check_for_several(description)
-        self._warn_of_monitors()
+        if self._get("clusterSize") > 1:
+            check_reductions(description)
+        if not self._validates():
+            warn_of_monitors(self._callbacks)
         if not description.has_call:
             warn(not_exported(NO_CALL), errors.NothingExportedWarning)
-        idle = [name for name in description.idle_scalers if name not in (self._get("adaptLayers") or ())]
-        if idle:
-            warn(
-                f"Normalization layers {idle} have mean 0 and variance 1, so they change nothing. Adapt them, or name "
-                "them in adaptLayers, if they should."
-            )
-        adapted, layers = None, self._get("adaptLayers")
+        layers = self._get("adaptLayers") or []
+        warn_of_idle_layers([name for name in description.idle_scalers if name not in layers])
+        adapted = None
         if layers:
-            rows = self._adapt_rows(dataset, columns)
+            rows = adapt_rows(self._rows(dataset, columns), self._get("adaptRows"))
             adapted = adapt_source(source, layers, columns, rows, *self._process(spark))
         return columns, self._pickle(source, description, adapted, initial)
 
@@ -290,50 +263,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         """What a saved model names: what the user has passed, and what the model brings along."""
         return {**self._custom_objects, **source.custom_objects}
 
-    def _check_for_several(self, description: ModelDescription) -> None:
-        """What matters where several workers train."""
-        if self._get("clusterSize") == 1:
-            return
-        check_reductions(description)
-
-    def _warn_of_monitors(self) -> None:
-        """Keras warns of metrics that are not there on the nodes, after each epoch, where nobody sees it."""
-        if self._get("validationSplit") or self._get("validationIndicatorCol"):
-            return
-        for callback in self._callbacks:
-            monitor = getattr(callback, "monitor", None)
-            if isinstance(monitor, str) and monitor.startswith("val_"):
-                warn(
-                    f"The callback {type(callback).__name__} watches {monitor!r}, but there are no validation rows, so "
-                    "it will do nothing. Set validationSplit or validationIndicatorCol, or watch 'loss'."
-                )
-
-    def _adapt_rows(self, df: DataFrame, columns: schema.FeedSchema) -> pa.Table:
-        """Training rows of the feature columns, for preprocessing layers."""
-        rows = self._rows(df, columns).numbered()
-        if VALIDATION_COLUMN in rows.columns:
-            rows = rows.where(~F.col(VALIDATION_COLUMN))
-        rows = self._without_skipped(rows, columns).select([f"c{i}" for i in columns.of("feature")])
-        if self._get("adaptRows"):
-            rows = rows.limit(self._get("adaptRows"))
-        try:
-            table = arrow_table(rows)
-        except Exception as error:  # Spark's; what is not about us is raised as it is
-            raise adapt_rows_error(error, df.sparkSession) from None
-        if not table.num_rows:
-            raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
-        features = tuple(columns.columns[i] for i in columns.of("feature"))
-        checked = schema.FeedSchema(features, handle_invalid="keep" if columns.handle_invalid == "keep" else "error")
-        RowChecks(checked).kept([plain(array.chunk(0)) for array in table.combine_chunks().columns])
-        return table
-
-    def _without_skipped(self, rows: DataFrame, columns: schema.FeedSchema) -> DataFrame:
-        """Numbered rows without those that the nodes will leave out."""
-        if columns.handle_invalid != "skip":
-            return rows
-        kinds = [schema.PLAIN if spec.is_vector else spec.kind for spec in columns.columns]
-        specs = [dataclasses.replace(c, column=f"c{i}", kind=kinds[i]) for i, c in enumerate(columns.columns)]
-        return rows.where(schema.no_nulls(rows, specs) & schema.all_finite(rows, specs))
+    def _validates(self) -> bool:
+        return bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         split = self._get("validationSplit")

@@ -8,7 +8,7 @@ from tfos_ml.common.redact import redact
 from tfos_ml.inference import saved_model
 
 if TYPE_CHECKING:
-    from tfos_ml.stages.model import TFModel
+    from tfos_ml.stages.tf_model import TFModel
 
 
 def model_repr(model: TFModel) -> str:

@@ -23,13 +23,13 @@ from tfos_ml.driver.progress import OutputPrinter
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, Run
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
 from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
-from tfos_ml.protocol.template import make_template
 from tfos_ml.stages.input_mode import InputMode
-from tfos_ml.stages.model import TFModel
+from tfos_ml.stages.tf_model import TFModel
 from tfos_ml.tfcluster.address import ClusterAddress
 from tfos_ml.tfcluster.argument_checks import check_arguments, check_epochs, check_seconds, input_mode_of
 from tfos_ml.tfcluster.feeding import Feeding

@@ -20,11 +20,11 @@ from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_
 from tfos_ml.driver.run import Run
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint
+from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
-from tfos_ml.protocol.template import make_template
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -1,19 +1,19 @@
-"""TFRecords as a data source of Spark, and as plain functions, without TensorFlow.
+"""TFRecords as a Spark data source and as plain functions, without TensorFlow.
 
-====================  ======================================================================
-``wire.py``           Protocol Buffers' wire format, for all records of a batch at once
-``framing.py``        lengths and checksums around records
-``feature_types.py``  which Arrow column is which list of a feature
-``decoding.py``       messages -> Arrow columns; ``protobuf.py`` for those written unusually
-``encoding.py``       Arrow columns -> messages
-``inference.py``      which columns a sample of records has
-``files.py``          paths, patterns, directories by partition, the file of the schema
-``reading.py``        a file -> record batches; damaged records
-``writing.py``        rows of a task -> files; ``commit.py`` puts all tasks' files to their place
-``plan.py``           what the driver decides before a job
-``source.py``         ``format("tfrecord")``
-``functions.py``      ``load_tfrecords``, ``save_as_tfrecords`` and the like
-====================  ======================================================================
+======================= ======================================================================
+``wire.py``             Protocol Buffers' wire format, for all records of a batch at once
+``framing.py``          lengths and checksums around records
+``feature_types.py``    which list of a feature holds an Arrow column
+``decoding.py``         messages -> Arrow columns; ``protobuf.py`` parses unusual encodings
+``encoding.py``         Arrow columns -> messages
+``schema_inference.py`` which columns a sample of records has
+``files.py``            paths, patterns, directories by partition, the file of the schema
+``reading.py``          a file -> record batches; damaged records
+``writing.py``          rows of a task -> files; ``commit.py`` moves the files of all tasks into place
+``plan.py``             what the driver decides before a job
+``data_source.py``      ``format("tfrecord")``
+``functions.py``        ``load_tfrecords``, ``save_as_tfrecords`` and the like
+======================= ======================================================================
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that tasks have written -> their place: all appear when the driver commits, or none."""
+"""Moves the files that tasks have written into place. All files appear when the driver commits, or none."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ ERROR, APPEND, OVERWRITE, IGNORE = "error", "append", "overwrite", "ignore"
 
 
 def prepare(destination: Destination, mode: str) -> bool:
-    """Check that a directory can be written to, and change nothing; False if it is to stay as it is.
+    """Check that the directory can be written to, without changing it; False if mode ``ignore`` leaves it as it is.
 
-    Raises ``DestinationError`` if it exists already, with mode ``error``, or holds other columns, with ``append``, or
-    cannot be written.
+    Raises ``DestinationError`` if the directory cannot be written to, if it is not empty and the mode is ``error``, or
+    if it holds other columns and the mode is ``append``.
     """
     with storage_errors(destination.uri, DestinationError, "written"):
         filesystem, path = filesystems.open_uri(destination.uri)
         info = filesystem.get_file_info(path)
         if info.type == fs.FileType.File:
-            raise DestinationError(f"{redact(destination.uri)} is a file; expected a directory, or nothing.")
+            raise DestinationError(f"{redact(destination.uri)} is a file; expected a directory or a new path.")
         if info.type == fs.FileType.Directory and filesystem.get_file_info(fs.FileSelector(path)):
             if mode == IGNORE:
                 return False
             if mode == ERROR:
                 raise DestinationError(
-                    f"{redact(destination.uri)} exists already. Choose a new directory for the TFRecords, or mode "
+                    f"{redact(destination.uri)} exists already. Write the TFRecords to a new directory, or set mode to "
                     "'append' or 'overwrite'."
                 )
             if mode == APPEND:
@@ -49,24 +49,24 @@ def _check_same(destination: Destination, filesystem: fs.FileSystem, path: str) 
     existing = read_schema(filesystem, path)
     if destination.schema is None or existing is None:
         return
-    there, new = (
+    existing_columns, new = (
         f"{StructType.fromJson(schema['schema']).simpleString()} ({schema['recordType']}, partitioned by "
         f"{schema['partitionBy']})"
         for schema in (existing, destination.schema)
     )
-    if there != new:
+    if existing_columns != new:
         raise DestinationError(
-            f"{redact(destination.uri)} holds other columns or records, {there[:500]}, than the rows to be appended: "
-            f"{new[:500]}. Write them to another directory, or use mode 'overwrite'."
+            f"{redact(destination.uri)} holds {existing_columns[:500]}, but the rows to append have other columns or "
+            f"another record type: {new[:500]}. Write them to another directory, or set mode to 'overwrite'."
         )
 
 
 def commit(destination: Destination, written: Sequence[Written]) -> None:
-    """Put the files of all tasks to their place, then the file of the schema, and ``_SUCCESS`` last.
+    """Move the files of all tasks into place, then write the schema file, and ``_SUCCESS`` last.
 
-    With `overwrite` what was there before is deleted first; ``_SUCCESS``, if there is one, is missing meanwhile. Raises
-    ``DestinationError`` if the store fails. It deletes the files of this job then; if the store refuses that too, a
-    mark stays that readers see.
+    With ``overwrite``, the old files are deleted first. An old ``_SUCCESS`` is missing during the commit. If the store
+    fails, the files of this job are deleted, and ``DestinationError`` is raised. If the store fails to delete them, a
+    marker file stays, and readers refuse the directory.
     """
     with storage_errors(destination.uri, DestinationError, "written"):
         filesystem, path = filesystems.open_uri(destination.uri)
@@ -84,7 +84,7 @@ def commit(destination: Destination, written: Sequence[Written]) -> None:
 
 
 def _delete_all(filesystem: fs.FileSystem, path: str, scratch: str, before: Sequence[fs.FileInfo]) -> None:
-    """Delete what was there, ``_SUCCESS`` first, and what interrupted jobs have left."""
+    """Delete the old files, ``_SUCCESS`` first, and the files that interrupted jobs have left."""
     for info in sorted(before, key=lambda info: info.base_name != SUCCESS):
         delete = filesystem.delete_dir if info.type == fs.FileType.Directory else filesystem.delete_file
         delete(info.path)
@@ -96,7 +96,7 @@ def _delete_all(filesystem: fs.FileSystem, path: str, scratch: str, before: Sequ
 def _place(
     filesystem: fs.FileSystem, path: str, destination: Destination, written: Sequence[Written], before: set[str]
 ) -> None:
-    """Move all files, and write the schema; `before` has the names of what was there. An error undoes all of it."""
+    """Move all files and write the schema file; undo both on an error. `before` has the names of the old files."""
     scratch = destination.temporary(path)
     keeps_schema = SCHEMA_FILE in before or all(name.startswith(("_", ".")) for name in before)
     if SUCCESS in before:
@@ -112,7 +112,7 @@ def _place(
         if destination.schema is not None and keeps_schema:
             _write(filesystem, f"{path}/{SCHEMA_FILE}", json.dumps(destination.schema).encode())
     except BaseException:
-        with contextlib.suppress(OSError):  # then the mark stays
+        with contextlib.suppress(OSError):  # if this fails, the marker file stays
             for target in placed:
                 if filesystem.get_file_info(target).type == fs.FileType.File:
                     filesystem.delete_file(target)
@@ -128,7 +128,7 @@ def _write(filesystem: fs.FileSystem, path: str, content: bytes) -> None:
 
 
 def abandon(destination: Destination) -> None:
-    """Delete what tasks have written that was not committed, unless some of it is at its place by now."""
+    """Delete the uncommitted files of all tasks, unless the commit has already moved some of them."""
     filesystem, path = filesystems.open_uri(destination.uri)
     scratch = destination.temporary(path)
     if filesystem.get_file_info(f"{scratch}/{COMMITTING}").type == fs.FileType.NotFound:

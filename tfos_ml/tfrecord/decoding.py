@@ -29,29 +29,29 @@ _ITEM = 1  # number of the field in each list that has the values, and of Featur
 
 @dataclass(frozen=True)
 class Decoded:
-    """The columns of some records, and why records cannot be read, whose values then mean nothing."""
+    """The columns of some records, and the reasons why some records cannot be read."""
 
     columns: list[pa.Array]
-    problems: dict[int, str]
+    problems: dict[int, str]  # by number of the record, whose values in the columns are undefined
 
 
 def decode_records(records: pa.LargeBinaryArray, columns: Sequence[Column], record_type: str) -> Decoded:
-    """The columns that serialized messages, none of them null, hold."""
+    """Decode serialized messages without nulls."""
     data, bounds = _contents(records)
     return decode(data, bounds[:-1], bounds[1:], columns, record_type)
 
 
 def decode(data: Array, start: Array, end: Array, columns: Sequence[Column], record_type: str) -> Decoded:
-    """The columns that serialized messages hold, which lie in padded bytes.
+    """Decode the serialized messages at ``data[start:end]``; `data` ends with ``PADDING`` bytes.
 
-    Protocol Buffers' own library first rewrites messages that are written in an unusual way.
+    Messages with an unusual encoding are first rewritten with the protobuf library.
     """
     arrays, problems = _decode(data, start, end, columns, record_type)
     if not problems.unusual.any():
         return Decoded(arrays, problems.reasons)
     data, start, end, unreadable = _usual(data, start, end, problems.unusual, record_type)
     arrays, problems = _decode(data, start, end, columns, record_type)
-    message = f"it is no {record_type}, or is damaged"
+    message = f"it is not a valid {record_type}"
     problems.mark(np.array([*unreadable, *np.flatnonzero(problems.unusual)], np.int64), message)
     return Decoded(arrays, problems.reasons)
 
@@ -59,20 +59,20 @@ def decode(data: Array, start: Array, end: Array, columns: Sequence[Column], rec
 def _usual(
     data: Array, start: Array, end: Array, unusual: Array, record_type: str
 ) -> tuple[Array, Array, Array, list[int]]:
-    """The same messages, of which some are written anew, and those that are none."""
+    """Rewrite the unusual messages; also return the numbers of those that cannot be parsed."""
     parts: list[bytes] = [data[a:z].tobytes() for a, z in zip(start.tolist(), end.tolist(), strict=True)]
     unreadable = []
     for row in np.flatnonzero(unusual).tolist():
-        anew = rewritten(parts[row], record_type)
-        parts[row] = anew or b""
-        if anew is None:
+        message = rewritten(parts[row], record_type)
+        parts[row] = message or b""
+        if message is None:
             unreadable.append(row)
     data, bounds = _contents(pa.array(parts, pa.large_binary()))
     return data, bounds[:-1], bounds[1:], unreadable
 
 
 def _contents(records: pa.LargeBinaryArray) -> tuple[Array, Array]:
-    """The bytes of records, padded, and their bounds."""
+    """The bytes of all records with ``PADDING``, and the offset of each record in them."""
     if not len(records):
         return padded(np.zeros(0, np.uint8)), np.zeros(1, np.int64)
     bounds = np.frombuffer(records.buffers()[1], np.int64)[records.offset : records.offset + len(records) + 1]
@@ -104,18 +104,18 @@ def _decode(
 
 @dataclass(frozen=True)
 class Decoder:
-    """Makes an Arrow array of one column of the features that hold it."""
+    """Makes an Arrow array from the features of one column."""
 
     buffer: Buffer
     column: Column
     problems: Problems
 
     def features(self, spans: Spans, count: int) -> pa.Array:
-        """The column of `count` records."""
+        """The column of `count` records, from single features."""
         return self._rows(spans, count, spans.rows, self.column.ndim)
 
     def feature_lists(self, spans: Spans, count: int) -> pa.Array:
-        """The column of arrays, whose items are features of their own."""
+        """The column of `count` records, from feature lists: each item of an array is a feature."""
         owner, start, end, wrong = split(self.buffer, spans.start, spans.end, _ITEM)
         self._expect(~wrong, spans.rows)
         items = Spans(np.arange(len(owner)), start, end)
@@ -124,7 +124,7 @@ class Decoder:
         return _placed(_shaped(bounds, inner, self.column, self.column.ndim), spans.rows, count)
 
     def _rows(self, spans: Spans, count: int, records: Array, ndim: int) -> pa.Array:
-        """`count` rows, of which those at ``spans.rows`` have a feature; `records` are the records of these."""
+        """`count` rows, null except for ``spans.rows``; `records` has the number of the record of each span."""
         is_left = spans.start < spans.end
         arrays, places = [], []
         for list_type in sorted(LIST_NAMES, key=lambda list_type: list_type not in self.column.lists):
@@ -138,7 +138,7 @@ class Decoder:
                 arrays.append(self._of_each(values, bounds, records[chosen], ndim))
                 places.append(spans.rows[chosen])
             elif len(chosen):
-                wanted = " or ".join(LIST_NAMES[k] for k in self.column.lists)
+                wanted = " or ".join(LIST_NAMES[tag] for tag in self.column.lists)
                 self._mark(records[chosen], f"is a {LIST_NAMES[list_type]}", f"is read from {wanted}")
         self.problems.unusual[records[is_left]] = True
         if not arrays:
@@ -146,12 +146,12 @@ class Decoder:
         return _placed(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays), np.concatenate(places), count)
 
     def _mark(self, records: Array, feature: str, column: str) -> None:
-        """Note why records do not fit the column: what the feature is, and what the column takes."""
-        text = f"feature '{self.column.name}' {feature}, and its column, {self.column.type}, {column}"
+        """Record that a feature does not fit its column: what the feature is, and what the column takes."""
+        text = f"feature '{self.column.name}' {feature}, but its column, {self.column.type}, {column}"
         self.problems.mark(records, text)
 
     def _of_each(self, values: pa.Array, bounds: Array, records: Array, ndim: int) -> pa.Array:
-        """Arrays, or the single values of lists; null for a list of none."""
+        """One array per list, or for a scalar column the single value; null for an empty list."""
         if ndim:
             return _shaped(bounds, values, self.column, ndim)
         counts = np.diff(bounds)
@@ -163,7 +163,7 @@ class Decoder:
         return values.take(pa.array(np.where(counts > 0, bounds[:-1], 0), mask=counts == 0))
 
     def _items(self, list_type: int, start: Array, end: Array, records: Array, ndim: int) -> tuple[pa.Array, Array]:
-        """The values of lists of one kind, one after another, as the column has them, and where each list begins."""
+        """The concatenated values of lists of one type, in the type of the column, and the offset of each list."""
         if list_type == BYTES:
             return self._bytes(start, end, records)
         begin, finish, _ = field_at(self.buffer, start, end, _ITEM)
@@ -200,12 +200,12 @@ class Decoder:
             return self._fitted(binary(data, offsets), bounds, records), bounds
         uneven = (finish - begin) % 8 != 0
         if uneven.any():
-            self._mark(records[owner[uneven]], "has bytes that are no multiple of eight", "takes eight for each value")
+            self._mark(records[owner[uneven]], "has bytes whose number is not a multiple of 8", "takes 8 bytes a value")
             return pa.nulls(0, pa.float64()), np.zeros(len(start) + 1, np.int64)
         return pa.array(data.view("<f8")), offsets[bounds] // 8
 
     def _fitted(self, values: pa.Array, bounds: Array, records: Array) -> pa.Array:
-        """Values as the column has them; those that it cannot hold become null, and their records are noted."""
+        """Cast values to the type of the column. Values that do not fit become null, and a problem of their record."""
         if values.type == self.column.element:
             return values
         try:
@@ -213,7 +213,7 @@ class Decoder:
         except pa.ArrowInvalid:
             pass
         fits = np.ones(len(values), bool)
-        for i in range(len(values)):  # seldom, and the record is lost
+        for i in range(len(values)):  # rare, so it may be slow
             try:
                 _cast(values.slice(i, 1), self.column.element)
             except pa.ArrowInvalid:
@@ -221,13 +221,13 @@ class Decoder:
         lists = np.searchsorted(bounds, np.flatnonzero(~fits), side="right") - 1
         reason = "cannot hold it"
         if self.column.element in (pa.string(), pa.large_string()):
-            reason += ": it is no UTF-8. Read it as binary (option binaryFeatures, or a schema)"
-        self._mark(records[lists], "has a value of another range or form", reason)
+            reason += ": it is not UTF-8. Read it as binary (option binaryFeatures, or a schema)"
+        self._mark(records[lists], "has a value out of range or in another format", reason)
         return _cast(values.take(pa.array(np.arange(len(values)), mask=~fits)), self.column.element)
 
 
 def _cast(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    """Values as another type; raises ``ArrowInvalid`` if one is out of its range, or no UTF-8."""
+    """Cast values; raises ``ArrowInvalid`` if one is out of range or not UTF-8."""
     if pa.types.is_floating(arrow_type):
         return pc.cast(values, arrow_type, safe=False)  # whole numbers are rounded
     if pa.types.is_decimal(arrow_type) and not pa.types.is_floating(values.type):
@@ -236,7 +236,7 @@ def _cast(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
 
 
 def _type_at(column: Column, ndim: int) -> pa.DataType:
-    """The type of what has `ndim` levels of arrays in a column."""
+    """The type within a column that has `ndim` levels of arrays."""
     arrow_type = column.type
     for _ in range(column.ndim - ndim):
         arrow_type = arrow_type.value_type
@@ -248,13 +248,13 @@ def _bounds(counts: Array) -> Array:
 
 
 def binary(data: Array, offsets: Array) -> pa.LargeBinaryArray:
-    """Bytes cut at offsets."""
+    """A binary array over `data`, split at `offsets`."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _shaped(bounds: Array, values: pa.Array, column: Column, ndim: int) -> pa.Array:
-    """Values as arrays of the type that a column has at a level, or as vectors."""
+    """Values as arrays of the type that the column has at level `ndim`, or as vectors."""
     arrow_type = _type_at(column, ndim)
     if column.is_vector:
         lists = pa.ListArray.from_arrays(pa.array(bounds.astype(np.int32)), values)
@@ -269,7 +269,7 @@ def _shaped(bounds: Array, values: pa.Array, column: Column, ndim: int) -> pa.Ar
 
 
 def _placed(array: pa.Array, rows: Array, count: int) -> pa.Array:
-    """Values in `count` rows, at some of them; null in the others."""
+    """An array of `count` rows with the values at `rows`, and null elsewhere."""
     if len(rows) == count and (count < 2 or (rows[1:] > rows[:-1]).all()):
         return array
     places = np.full(count, -1)

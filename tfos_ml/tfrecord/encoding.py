@@ -1,7 +1,7 @@
 """Arrow columns -> serialized Examples and SequenceExamples, all rows of a batch at once.
 
-A message consists, for each column, of what stands before the values, which depends on their length alone, so that it
-is made once for each length, and of the values as bytes. Arrow joins all of these in one go.
+For each column, a message has a prefix and the bytes of the values. The prefix depends only on the length of the
+values, so it is computed once for each length. Arrow joins prefixes and values of all columns in one call.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _CONTEXT, _FEATURE_LISTS = bytes([tag(1)]), bytes([tag(2)])
 
 @dataclass(frozen=True)
 class Parts:
-    """What each of some rows consists of: arrays (or values for all rows) to be joined, and its bytes, -1 for null."""
+    """The parts of each row's message: arrays, or scalars for all rows, to be joined."""
 
     arrays: list[pa.LargeBinaryArray | pa.Scalar]
-    lengths: Array  # int64
+    lengths: Array  # of each row's parts together, in bytes; int64, -1 for null
 
     def after(self, prefix: Callable[[int], bytes], null: bytes | None = None) -> Parts:
-        """The same after what depends on its length; in place of null, if it is given, `null`."""
+        """Put a prefix, which depends on the length, before each row; replace null by `null` if that is given."""
         known, places = _distinct(self.lengths)
         texts = [null if n < 0 else prefix(n) for n in known.tolist()]
         added = np.array([-1 if text is None else len(text) for text in texts], np.int64)[places]
@@ -41,12 +41,12 @@ class Parts:
         return Parts([before, *self.arrays], np.where(added < 0, -1, added + np.maximum(self.lengths, 0)))
 
     def joined(self) -> pa.LargeBinaryArray:
-        """One array; null becomes nothing."""
+        """Join the parts of each row; null becomes empty bytes."""
         return pc.binary_join_element_wise(*self.arrays, _NOTHING, null_handling="replace", null_replacement="")
 
 
 def _distinct(lengths: Array) -> tuple[Array, Array]:
-    """Lengths in ascending order, each once, and the place of each of the given ones among them."""
+    """The unique lengths in ascending order, and the index of each length among them."""
     if not len(lengths) or lengths.max() >= 1 << 16:
         return np.unique(lengths, return_inverse=True)
     known = np.flatnonzero(np.bincount(lengths + 1))
@@ -58,10 +58,10 @@ def _distinct(lengths: Array) -> tuple[Array, Array]:
 def encode(
     arrays: Sequence[pa.Array], columns: Sequence[Column], record_type: str, *, exact_doubles: bool = False
 ) -> pa.LargeBinaryArray:
-    """The messages that rows become.
+    """Encode one message per row.
 
-    Doubles are rounded to float32, or written as bytes with `exact_doubles`. Raises ``NullValueError`` if there is a
-    null within an array.
+    Doubles are rounded to float32, or written as bytes with `exact_doubles`. Raises ``NullValueError`` if an array
+    contains a null.
     """
     count = len(arrays[0]) if arrays else 0
     if not count:
@@ -76,7 +76,7 @@ def encode(
 
 
 def _all_of(parts: Sequence[Parts], count: int) -> Parts:
-    """Parts of each row one after another; null is nothing."""
+    """Concatenate parts for each row; null becomes empty bytes."""
     lengths = np.zeros(count, np.int64)
     for part in parts:
         lengths += np.maximum(part.lengths, 0)
@@ -84,7 +84,7 @@ def _all_of(parts: Sequence[Parts], count: int) -> Parts:
 
 
 def _layers(*befores: bytes) -> Callable[[int], bytes]:
-    """What stands before a value that lies in messages, by its length; of each message, outermost first, its text."""
+    """A function from the length of a value to the prefixes of the nested messages around it, outermost first."""
 
     def prefix(length: int) -> bytes:
         encoded = b""
@@ -96,12 +96,12 @@ def _layers(*befores: bytes) -> Callable[[int], bytes]:
 
 
 def _entry(column: Column) -> tuple[bytes, bytes]:
-    """The layers of an entry of a map, whose value is that of a column."""
+    """The layers of the map entry that holds a column."""
     return _ITEM, _KEY + varint(len(column.key)) + column.key + _VALUE
 
 
 def _feature_list(array: pa.Array, column: Column, exact_doubles: bool) -> Parts:
-    """Entries of FeatureLists of arrays of arrays; a null within is a feature without a list."""
+    """Entries of FeatureLists, from arrays of arrays; a null array becomes a feature without a list."""
     values, bounds = _items(array)
     items = _feature(values, column, 1, exact_doubles, (_ITEM,), null=_ITEM + varint(0))
     return _sliced(items, bounds, array).after(_layers(*_entry(column)))
@@ -115,7 +115,7 @@ def _feature(
     layers: Sequence[bytes],
     null: bytes | None = None,
 ) -> Parts:
-    """Serialized Features, each with its list, in what they lie in; null, or `null`, where a row is null."""
+    """Serialized Features with their lists, within `layers`; null rows stay null, or become `null` if that is given."""
     if column.is_vector:
         array = plain(array)
     if ndim:
@@ -136,13 +136,13 @@ def _feature(
         return _sliced(_texts(values).after(_layers(_ITEM)), bounds, rows).after(_layers(*in_feature), null)
     if list_type == BYTES:
         return _double_bytes(values, bounds, rows).after(in_list, null)
-    without_values = _layers(*in_feature)(0)  # an empty list is a feature with a list of nothing
+    without_values = _layers(*in_feature)(0)  # an empty array becomes a feature with an empty list
     pack = _packed_floats if list_type == FLOAT else _packed_integers
     return pack(values, bounds, rows).after(lambda n: in_list(n) if n else without_values, null)
 
 
 def _items(array: pa.Array) -> tuple[pa.Array, Array]:
-    """The items of arrays, nulls without any, and where those of each begin."""
+    """The items of all arrays, and the offset of each array; null arrays have no items."""
     lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
     return array.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
@@ -151,7 +151,7 @@ def _null_within(array: pa.Array, values: pa.Array, bounds: Array, column: Colum
     first = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
     row = int(np.searchsorted(bounds, first, side="right")) - 1
     return NullValueError(
-        f"Column '{column.name}' has an array with a null within, which a feature cannot hold: "
+        f"Column '{column.name}' has an array that contains a null, which a feature cannot hold: "
         f"{str(array[row].as_py())[:100]}. Drop such nulls (pyspark.sql.functions.array_compact), or fill them "
         f"(transform('{column.name}', lambda x: coalesce(x, lit(0))))."
     )
@@ -165,7 +165,7 @@ def _texts(values: pa.Array) -> Parts:
 
 
 def _double_bytes(values: pa.Array, bounds: Array, rows: pa.Array) -> Parts:
-    """All values of a row as one value of bytes."""
+    """The bytes of all doubles of a row, as one value."""
     return _cut(values.to_numpy(zero_copy_only=False).astype("<f8").view(np.uint8), bounds * 8, rows)
 
 
@@ -179,7 +179,7 @@ def _packed_integers(values: pa.Array, bounds: Array, rows: pa.Array) -> Parts:
     data, sizes = packed(values.to_numpy(zero_copy_only=False).astype(np.int64))
     of_rows = np.zeros(len(bounds), np.int64)
     is_used = bounds[:-1] < bounds[1:]
-    if len(sizes) == np.count_nonzero(is_used):  # one each
+    if len(sizes) == np.count_nonzero(is_used):  # one value a row
         of_rows[1:][is_used] = sizes
     else:
         of_rows[1:][is_used] = np.add.reduceat(sizes, bounds[:-1][is_used], dtype=np.int64)
@@ -187,7 +187,7 @@ def _packed_integers(values: pa.Array, bounds: Array, rows: pa.Array) -> Parts:
 
 
 def _sliced(items: Parts, bounds: Array, rows: pa.Array) -> Parts:
-    """Those items that belong to one row as one value."""
+    """Join the items of each row to one value."""
     if not len(items.lengths):
         return _cut(np.zeros(0, np.uint8), np.zeros(len(bounds), np.int64), rows)
     joined = items.joined()
@@ -196,7 +196,7 @@ def _sliced(items: Parts, bounds: Array, rows: pa.Array) -> Parts:
 
 
 def _cut(data: Array, offsets: Array, rows: pa.Array) -> Parts:
-    """Bytes cut at offsets; null where `rows` is."""
+    """Bytes split at offsets; null where `rows` is null."""
     lengths = np.diff(offsets)
     valid = None
     if rows.null_count:

@@ -1,4 +1,4 @@
-"""Where the features of serialized Examples and SequenceExamples lie, by name, in all records of a batch at once."""
+"""Finds features by name in serialized Examples and SequenceExamples, in all records of a batch at once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tfos_ml.tfrecord.wire import Array, Buffer, equals, field_at, kept
 
 @dataclass
 class Problems:
-    """What is wrong with records, by their number; of each record the first reason counts."""
+    """Problems of records, by number of the record. The first reason for a record is kept."""
 
-    unusual: Array  # a mask of the records that Protocol Buffers' own library must read
+    unusual: Array  # a mask of the records to be rewritten with the protobuf library
     reasons: dict[int, str] = field(default_factory=dict)
 
     def mark(self, rows: Array, reason: str) -> None:
-        """Note why some records cannot be read."""
+        """Add a reason why some records cannot be read."""
         for row in rows.tolist():
             self.reasons.setdefault(row, reason)
 
 
 @dataclass(frozen=True)
 class Spans:
-    """The same thing in each of some records, where it is there."""
+    """The position of one part of a message in those records that have the part."""
 
     rows: Array  # numbers of the records, ascending
     start: Array
@@ -35,7 +35,7 @@ class Spans:
 def named_spans(
     buffer: Buffer, messages: Spans, record_type: str, in_context: set[str], in_lists: set[str], problems: Problems
 ) -> tuple[dict[str, Spans], dict[str, Spans]]:
-    """The features and the feature lists of messages, by name; either of them may be missing."""
+    """The features and the feature lists of messages, by name."""
     position = messages.start
     maps = []
     for number in (1, 2) if record_type == SEQUENCE else (1,):
@@ -47,7 +47,7 @@ def named_spans(
 
 
 def _entries(buffer: Buffer, maps: Spans, names: set[str], problems: Problems) -> dict[str, Spans]:
-    """The values of the entries with given names of the maps that records have."""
+    """The values with given names in maps of some records."""
     by_name: dict[str, list[Spans]] = {}
     active, position, ends = kept(maps.start < maps.end, maps.rows, maps.start, maps.end)
     while len(active):
@@ -67,9 +67,9 @@ def _entries(buffer: Buffer, maps: Spans, names: set[str], problems: Problems) -
 
 
 def _by_key(buffer: Buffer, key: Array, length: Array) -> list[tuple[str | None, Array | slice]]:
-    """The keys at positions, and which of them are the same; None for one that is not UTF-8."""
+    """Group map keys: each distinct key, None if it is not UTF-8, with the indices at which it is found."""
     groups: list[tuple[str | None, Array | slice]] = []
-    rest: Array | slice = slice(None)  # all, which is the usual case and the fastest
+    rest: Array | slice = slice(None)  # all: the usual and fastest case
     while len(some := key[rest]):
         expected = buffer.data[some[0] : some[0] + length[rest][0]].tobytes()
         same = (length[rest] == len(expected)) & equals(buffer, some, expected)
@@ -87,7 +87,7 @@ def _by_key(buffer: Buffer, key: Array, length: Array) -> list[tuple[str | None,
 
 
 def _merged(parts: list[Spans], problems: Problems) -> Spans:
-    """Spans in the order of records; records that have several are unusual."""
+    """Merge spans in the order of records; a record with several is marked as unusual."""
     if len(parts) == 1:
         return parts[0]
     rows, start, end = (np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "start", "end"))

@@ -1,4 +1,4 @@
-"""Which Arrow column is which list of a feature.
+"""Which list of a feature holds an Arrow column.
 
 =======================================  ============================  ============================================
 Column                                   Written as                    Read from
@@ -14,7 +14,7 @@ vector                                   as an array of double         as an arr
 array of arrays, in a SequenceExample    FeatureList                   FeatureList
 =======================================  ============================  ============================================
 
-A null is a feature that is missing; an empty array is a feature whose list has no value.
+A null value has no feature. An empty array has a feature with an empty list.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORD_TYPES = (EXAMPLE, SEQUENCE, BYTE_ARRAY)
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an Arrow schema, as features hold it."""
+    """A column of an Arrow schema that is stored in features."""
 
     name: str
     type: pa.DataType
@@ -50,7 +50,7 @@ class Column:
 
     @property
     def lists(self) -> tuple[int, ...]:
-        """The lists that may hold it, as tags; the first is the one that it is written to."""
+        """Tags of the lists that the column can be read from; it is written to the first."""
         arrow_type = self.element
         if pa.types.is_integer(arrow_type) or pa.types.is_boolean(arrow_type):
             return (INT64,)
@@ -67,17 +67,17 @@ def columns_of(schema: pa.Schema, record_type: str) -> list[Column]:
     for column, field in zip(columns, schema, strict=True):
         if column is None:
             raise ColumnTypeError(
-                f"Column '{field.name}' is {field.type}; a TFRecord holds integers, float, double, decimal, boolean, "
-                "string, binary, arrays of these, and vectors. Cast it, or leave it out."
+                f"Column '{field.name}' is {field.type}; expected integers, float, double, decimal, boolean, string, "
+                "binary, arrays of these, or vectors. Cast or drop it."
             )
         if column.ndim > 1 and record_type != SEQUENCE:
             raise ColumnTypeError(
                 f"Column '{column.name}' is an array of arrays ({field.type}), which an Example cannot hold. Set "
-                "option recordType to 'SequenceExample', or make it one array (pyspark.sql.functions.flatten)."
+                "option recordType to 'SequenceExample', or flatten the column (pyspark.sql.functions.flatten)."
             )
     if record_type == BYTE_ARRAY and [field.type for field in schema] not in ([pa.binary()], [pa.large_binary()]):
         raise ColumnTypeError(
-            f"With option recordType='{BYTE_ARRAY}' there must be one column of type binary, got: "
+            f"Option recordType='{BYTE_ARRAY}' needs exactly one column, of type binary; got: "
             f"{', '.join(schema.names)}."
         )
     return [column for column in columns if column is not None]

@@ -1,4 +1,4 @@
-"""Files of a data set: paths and patterns, directories by partition, and the file of the schema beside them."""
+"""Finds the files of a data set: paths and patterns, partition directories, and the schema file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMITTING = "_committing"
 """A file in the temporary directory of a job while it commits."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _PATTERN = re.compile(r"[*?\[{]")
-_UNSAFE = re.compile("[\x00-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")  # in names of directories, as Hive has it
+_UNSAFE = re.compile("[\x00-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")  # in names of directories; Hive's set
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class DataFile:
     root: str = field(repr=False)  # path, or URI that ``filesystems.open_uri`` opens, with credentials
     path: str  # in the filesystem of `root`
     size: int  # bytes
-    partition: tuple[tuple[str, str | None], ...] = ()  # columns and values that its directories name
+    partition: tuple[tuple[str, str | None], ...] = ()  # columns and values from the names of its directories
 
     @property
     def shown(self) -> str:
-        """What to call it in messages."""
+        """The path or URI for messages, without credentials."""
         scheme, host, *_ = urlsplit(self.root)
         if scheme in ("", "file"):
             return self.path
@@ -53,25 +53,25 @@ class DataSet:
     """The files at some paths, in order, and the schemas that are saved beside them."""
 
     files: tuple[DataFile, ...]
-    schemas: tuple[dict[str, Any] | None, ...]  # of each path, None where there is none
+    schemas: tuple[dict[str, Any] | None, ...]  # of each path; None if it has no schema file
 
     @property
     def partition_names(self) -> list[str]:
-        """Columns that directories name; raises ``ShapeError`` if they differ by file."""
+        """Columns from the names of directories; raises ``ShapeError`` if files differ in them."""
         by_names = {tuple(name for name, _ in file.partition): file for file in self.files}
         if len(by_names) > 1:
             (first, a), (other, b), *_ = by_names.items()
             raise ShapeError(
                 f"Files are partitioned by {list(first)} ({a.shown}) and by {list(other)} ({b.shown}). Read the "
-                "directories apart."
+                "directories separately."
             )
         return list(next(iter(by_names), ()))
 
 
 def located(path: str, stores: Mapping[str, str] | None = None) -> str:
-    """A path or URI as it means the same to all processes of all hosts.
+    """A path or URI in a form that means the same in all processes.
 
-    Settings of `stores` are Hadoop's for S3; None for those of the SparkContext.
+    `stores` has Hadoop's settings for S3; None stands for those of the SparkContext.
     """
     if path.startswith("file:"):
         return unquote("/" + path.removeprefix("file:").lstrip("/"))
@@ -82,7 +82,7 @@ def located(path: str, stores: Mapping[str, str] | None = None) -> str:
 
 @contextlib.contextmanager
 def storage_errors(uri: str, error_class: type[TfosMlError], what: str) -> Iterator[None]:
-    """Raise errors of a filesystem as `error_class`, with what to check and without passwords."""
+    """Raise errors of a filesystem as `error_class`, with advice and without credentials."""
     try:
         with filesystems.storage_errors(uri):
             yield
@@ -91,10 +91,10 @@ def storage_errors(uri: str, error_class: type[TfosMlError], what: str) -> Itera
 
 
 def find(paths: Sequence[str], stores: Mapping[str, str] | None = None) -> DataSet:
-    """All files at paths, directories or patterns.
+    """Find all files at paths, in directories and by patterns; `stores` as for :func:`located`.
 
-    Raises ``EmptyDataError`` if there is nothing at one, and ``DataError`` if one cannot be read, or its files are not
-    all in place; `stores` as for :func:`located`.
+    Raises ``EmptyDataError`` if a path or pattern matches nothing. Raises ``DataError`` if a path cannot be read, or
+    the job that writes it is not complete.
     """
     files: list[DataFile] = []
     schemas = []
@@ -118,13 +118,13 @@ def unfinished(filesystem: fs.FileSystem, directory: str) -> list[str]:
 def _check_committed(filesystem: fs.FileSystem, place: str, uri: str) -> None:
     for job in unfinished(filesystem, place):
         raise DataError(
-            f"The commit of a job to {redact(uri)!r} is running, or was interrupted ({job}). If no such job runs, "
-            "write the TFRecords again with mode 'overwrite', or elsewhere."
+            f"A job that writes to {redact(uri)!r} is committing, or was interrupted ({job}). If no such job runs, "
+            "write the TFRecords again with mode 'overwrite', or to another directory."
         )
 
 
 def _expanded(uri: str) -> Iterable[tuple[str, fs.FileSystem, str]]:
-    """The places that a path or pattern names."""
+    """The existing paths that a path or pattern matches, each with its root and filesystem."""
     address, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
     parts = address.split("/")
     first = next((i for i, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
@@ -133,15 +133,15 @@ def _expanded(uri: str) -> Iterable[tuple[str, fs.FileSystem, str]]:
     places = [start.rstrip("/") or "/"]
     if first < len(parts):
         patterns = _braces("/".join(parts[first:]))
-        places = sorted({found for p in patterns for found in _matches(filesystem, places[0], p.split("/"))})
-    there = [info.path for info in filesystem.get_file_info(places) if info.type != fs.FileType.NotFound]
-    if not there:
-        raise EmptyDataError(f"There is nothing at {redact(uri)}, from which to read TFRecords. Check the path.")
-    return [(root or "/", filesystem, place) for place in there]
+        places = sorted({match for p in patterns for match in _matches(filesystem, places[0], p.split("/"))})
+    existing = [info.path for info in filesystem.get_file_info(places) if info.type != fs.FileType.NotFound]
+    if not existing:
+        raise EmptyDataError(f"There are no TFRecords at {redact(uri)}. Check the path.")
+    return [(root or "/", filesystem, place) for place in existing]
 
 
 def _braces(pattern: str) -> list[str]:
-    """What a pattern with alternatives in braces stands for."""
+    """Expand the alternatives in braces of a pattern."""
     match = re.search(r"\{([^{}]*)\}", pattern)
     if not match:
         return [pattern]
@@ -150,7 +150,7 @@ def _braces(pattern: str) -> list[str]:
 
 
 def _matches(filesystem: fs.FileSystem, directory: str, patterns: Sequence[str]) -> Iterator[str]:
-    """Paths below a directory that match a pattern for each level."""
+    """Paths below a directory that match `patterns`, one for each level."""
     pattern, *below = patterns
     for info in filesystem.get_file_info(fs.FileSelector(directory, allow_not_found=True)):
         if _hidden(info.base_name) or not fnmatch.fnmatchcase(info.base_name, pattern):
@@ -183,7 +183,7 @@ def _partition(directories: Sequence[str]) -> tuple[tuple[str, str | None], ...]
 
 
 def partition_directory(names: Sequence[str], values: Sequence[str | None]) -> str:
-    """Directories of a partition, as Spark names them."""
+    """The directories of a partition, named like Spark's."""
     return "/".join(
         f"{_escaped(name)}={NULL_PARTITION if value in (None, '') else _escaped(str(value))}"
         for name, value in zip(names, values, strict=True)
@@ -191,11 +191,11 @@ def partition_directory(names: Sequence[str], values: Sequence[str | None]) -> s
 
 
 def _escaped(text: str) -> str:
-    return _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def partition_type(values: Iterable[str | None]) -> pa.DataType:
-    """The type of a column that directories name: as Spark's, int, long, double or string."""
+    """The type that Spark infers for values in names of directories: int, long, double or string."""
     texts = [value for value in values if value is not None]
     if texts and all(re.fullmatch(r"[+-]?\d{1,18}", text) for text in texts):
         return pa.int32() if all(abs(int(text)) < 1 << 31 for text in texts) else pa.int64()
@@ -205,7 +205,7 @@ def partition_type(values: Iterable[str | None]) -> pa.DataType:
 
 
 def read_schema(filesystem: fs.FileSystem, directory: str) -> dict[str, Any] | None:
-    """What the file of the schema in a directory says; None if there is none."""
+    """The content of the schema file in a directory; None if there is none."""
     path = f"{directory}/{SCHEMA_FILE}"
     if filesystem.get_file_info(path).type != fs.FileType.File:
         return None

@@ -1,7 +1,7 @@
 """The frames of a TFRecord file: length, checksum of the length, data, checksum of the data.
 
-Integers are little-endian, the length has 8 bytes, a checksum 4: CRC32C, masked as TensorFlow does, since the CRC of
-data that has CRCs in it is weak.
+Integers are little-endian. The length has 8 bytes. A checksum has 4 bytes: CRC32C, masked as TensorFlow does, because
+the CRC of data that contains CRCs is weak.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _MASK_DELTA = np.uint32(0xA282EAD8)
 
 @dataclass(frozen=True)
 class Frames:
-    """The whole records at the beginning of some bytes."""
+    """The complete records at the beginning of a buffer."""
 
-    start: Array  # int64, of each record's data
+    start: Array  # of each record's data; int64
     end: Array
-    consumed: int  # bytes that they take, frames included
-    broken: bool  # whether the length that follows is damaged, so that no record after it can be found
+    consumed: int  # bytes of the records, frames included
+    broken: bool  # whether the next length is damaged, so that no later record can be found
 
 
 def masked(crc: Array) -> Array:
-    """Checksums as they stand in files, uint32."""
+    """Masked checksums, as files have them, uint32."""
     crc = crc.astype(np.uint32)
     with np.errstate(over="ignore"):
         return (crc >> np.uint32(15) | crc << np.uint32(17)) + _MASK_DELTA
@@ -46,7 +46,7 @@ def checksums(parts: Sequence[bytes]) -> Array:
 
 
 def find_frames(data: Array) -> Frames:
-    """Where the records in some bytes lie, up to the first that is not whole or whose length is damaged."""
+    """Find the records in a buffer, up to the first that is incomplete or has a damaged length."""
     view, size = data.data, len(data)
     begins: list[int] = []
     append, unpack, last = begins.append, _LENGTH.unpack_from, size - HEADER
@@ -86,7 +86,7 @@ def damaged(data: Array, frames: Frames) -> Array:
 
 
 def framed(records: pa.LargeBinaryArray) -> pa.Buffer:
-    """Records without nulls, as the bytes of a file."""
+    """The bytes of a file with these records; there must be no nulls."""
     lengths, place = np.unique(pc.binary_length(records).to_numpy(), return_inverse=True)
     packed = [_LENGTH.pack(int(n)) for n in lengths]
     headers = [n + crc.tobytes() for n, crc in zip(packed, checksums(packed), strict=True)]
@@ -102,6 +102,6 @@ def framed(records: pa.LargeBinaryArray) -> pa.Buffer:
 
 
 def _fixed(values: Array) -> pa.LargeBinaryArray:
-    """Numbers, each as the bytes that it consists of."""
+    """The bytes of each number."""
     offsets = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
     return pa.Array.from_buffers(pa.large_binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values)])

@@ -1,4 +1,4 @@
-"""TFRecords by plain functions, which every Spark runs, also those without Python data sources."""
+"""Plain functions that read and write TFRecords with any Spark, also without Python data sources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STORE_FAILED = re.compile(rf"{StorageError.__name__}: (.*)")
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("tfrecord")`` in a session, with its settings ``fs.s3a.*`` as they are now.
+    """Register ``format("tfrecord")`` in a session, with the current ``fs.s3a.*`` settings of Hadoop.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def register(spark: SparkSession) -> None:
     Raises
     ------
     ClusterConfigError
-        If this Spark has no Python data sources (3.5).
+        If this Spark has no Python data sources (before 4.0).
 
     Examples
     --------
@@ -55,13 +55,13 @@ def register(spark: SparkSession) -> None:
     """
 
     def source() -> Any:
-        from tfos_ml.tfrecord.source import with_stores
+        from tfos_ml.tfrecord.data_source import with_stores
 
         return with_stores({} if is_connect(spark) else store_settings())
 
     if not register_data_source(spark, source):
         raise ClusterConfigError(
-            f"Spark {spark.version} has no Python data sources, and so no format 'tfrecord'; Spark 4.0 has. Use "
+            f"Format 'tfrecord' needs the Python data sources of Spark 4.0; this is Spark {spark.version}. Use "
             "tfos_ml.tfrecord.load_tfrecords and save_as_tfrecords, which do the same."
         )
 
@@ -74,16 +74,16 @@ def save_as_tfrecords(
     partition_by: str | Sequence[str] = (),
     **options: Any,
 ) -> None:
-    """Write a DataFrame as TFRecords, a file for each task, with the schema in a file beside them.
+    """Write a DataFrame as TFRecords: one file per task, and a file with the schema.
 
     Parameters
     ----------
     df : DataFrame
-        Of integers, float, double, decimal, boolean, string, binary, arrays of these, and vectors.
+        With columns of integers, float, double, decimal, boolean, string, binary, arrays of these, and vectors.
     path : str
-        A directory: a path, or a URI that ``pyarrow.fs`` understands, that all executors reach.
+        A directory that all executors reach: a path, or a URI that ``pyarrow.fs`` understands.
     mode : {"error", "append", "overwrite", "ignore"}
-        What to do if there is something at `path`.
+        What to do if the directory is not empty.
     partition_by : str or list of str
         Columns whose values become directories, as ``name=value``.
     **options
@@ -92,10 +92,10 @@ def save_as_tfrecords(
     Raises
     ------
     InvalidInputError
-        Before a job starts: ``ColumnTypeError`` if no record holds a column of that type, ``DestinationError`` if
-        there is something at `path`, ``ParamError`` if an option is wrong.
+        Before a job starts: ``ColumnTypeError`` if a record cannot hold a column, ``DestinationError`` if the
+        directory is not empty and `mode` is ``"error"``, ``ParamError`` if an option is wrong.
     NullValueError
-        If there is a null within an array. Nothing is written then.
+        If an array contains a null. Nothing is written.
     DestinationError
         If the store fails.
 
@@ -106,7 +106,7 @@ def save_as_tfrecords(
     >>> save_as_tfrecords(spark.range(3), "/tmp/ids", mode="overwrite", codec="gzip")
     """
     if mode.lower() not in _MODES:
-        raise ParamError(f"mode is '{mode}', and takes one of: {', '.join(_MODES)}.")
+        raise ParamError(f"mode must be one of {', '.join(_MODES)}. Received: '{mode}'")
     how = _MODES[mode.lower()]
     checked = replace(_parsed(options), partition_by=tuple(_list(partition_by)))
     destination = plan_write(path, df.schema, checked, overwrite=how == OVERWRITE)
@@ -115,10 +115,10 @@ def save_as_tfrecords(
 
 
 def write(df: DataFrame, destination: Destination) -> None:
-    """Write the rows of a DataFrame by a job of its own; after an error nothing of it stays.
+    """Write the rows of a DataFrame with a Spark job, and delete all files after an error.
 
-    Raises ``DestinationError`` if the store fails. If the store also fails to delete what was written, a mark stays
-    that readers see.
+    Raises ``DestinationError`` if the store fails. If the store also fails to delete the files, a marker file stays,
+    and readers refuse the directory.
     """
 
     def run_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -128,7 +128,7 @@ def write(df: DataFrame, destination: Destination) -> None:
         try:
             written = write_rows(batches, destination, context.partitionId() if context else 0)
             outcome: dict[str, Any] = {"files": written.files, "rows": written.rows}
-        except TfosMlError as error:  # another attempt would raise it, too
+        except TfosMlError as error:  # which another attempt of the task would raise again
             outcome = {"error": type(error).__name__, "message": str(error)}
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(outcome)]})
 
@@ -155,19 +155,19 @@ def load_tfrecords(
     schema: StructType | str | None = None,
     **options: Any,
 ) -> DataFrame:
-    """TFRecords as a DataFrame, rows in the order of files and of records in them.
+    """Read TFRecords as a DataFrame, with rows in the order of files and records.
 
     Parameters
     ----------
     spark : SparkSession
-        Any, classic or Connect.
+        Classic or Connect.
     path : str or list of str
         Files, directories or patterns: paths, or URIs that ``pyarrow.fs`` understands.
     binary_features : collection of str
-        Features of bytes that are not text, for columns that are inferred from records.
+        Features to read as binary rather than as string, if the columns are inferred from records.
     schema : StructType or str, optional
-        The columns to read. By default those of the file of the schema beside the records, else those of a sample of
-        the records of each file.
+        The columns to read. By default the schema file of the directory says them, or they are inferred from a sample
+        of the records of each file.
     **options
         Options of the data source for reading: ``recordType``, ``codec``, ``mode``, ``columnNameOfCorruptRecord``,
         ``sampleRecords``, ``maxPartitionBytes``.
@@ -175,16 +175,16 @@ def load_tfrecords(
     Returns
     -------
     DataFrame
-        Lazy; a record that cannot be read fails the job that reads it, unless ``mode`` says otherwise.
+        Evaluated lazily. A record that cannot be read fails the job, unless ``mode`` says otherwise.
 
     Raises
     ------
     EmptyDataError
-        If there is nothing at `path`, or no record to infer the columns from.
+        If `path` does not exist, or has no record from which to infer the columns.
     ColumnTypeError
-        If features are bytes in some records and numbers in others, or a column is of a type that no record holds.
+        If a feature is bytes in some records and numbers in others, or a record cannot hold a column of the schema.
     DataError
-        If the store fails, or the job that writes there has not ended, or was interrupted.
+        If the store fails, or the job that wrote the directory is not complete.
 
     Examples
     --------
@@ -211,14 +211,14 @@ def read(spark: SparkSession, plan: ReadPlan) -> DataFrame:
 
 
 def infer_schema(path: str | Sequence[str], binary_features: Collection[str] = (), **options: Any) -> StructType:
-    """The columns that :func:`load_tfrecords` gives; runs no job.
+    """The schema of the DataFrame that :func:`load_tfrecords` returns; runs no job.
 
     Parameters
     ----------
     path : str or list of str
         Files, directories or patterns.
     binary_features : collection of str
-        Features of bytes that are not text.
+        Features to read as binary rather than as string.
     **options
         As for :func:`load_tfrecords`.
 
@@ -229,7 +229,7 @@ def infer_schema(path: str | Sequence[str], binary_features: Collection[str] = (
     Raises
     ------
     EmptyDataError
-        If there is no record.
+        If there is no record from which to infer the columns.
     """
     return plan_read(_list(path), _parsed(options, binary_features), None).schema
 
@@ -239,6 +239,6 @@ def _list(texts: str | Sequence[str]) -> list[str]:
 
 
 def _parsed(options: dict[str, Any], binary_features: Collection[str] = ()) -> Options:
-    """Options from keywords, whose names may have underscores."""
+    """Options from keyword arguments, whose names may have underscores."""
     texts = {key.replace("_", ""): str(value) for key, value in options.items() if value is not None}
     return replace(parsed(texts), binary_features=tuple(binary_features))

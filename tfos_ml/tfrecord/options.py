@@ -1,4 +1,4 @@
-"""The options of the data source, checked."""
+"""The options of the data source."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Options:
-    """How files are read and written; :func:`parsed` makes them of what users write."""
+    """How files are read and written; :func:`parsed` makes them from the options of a user."""
 
-    record_type: str = ""  # empty: as the file of the schema says, else Example
+    record_type: str = ""  # empty: that of the schema file, or else Example
     codec: str | None = None  # None: for reading, detected from the first bytes of a file; for writing, no compression
-    mode: str = FAILFAST  # what happens to a record that cannot be read
+    mode: str = FAILFAST  # what to do with a record that cannot be read
     corrupt_column: str = "_corrupt_record"
-    binary_features: tuple[str, ...] = ()  # of bytes that are not text
-    sample_records: int = 100  # of each file, from which columns are inferred
-    max_partition_bytes: int = 128 << 20  # of files that one task reads
+    binary_features: tuple[str, ...] = ()  # to read as binary rather than as string
+    sample_records: int = 100  # number of records of each file from which columns are inferred
+    max_partition_bytes: int = 128 << 20  # bytes of files that one task reads
     partition_by: tuple[str, ...] = ()
     exact_doubles: bool = False
 
     @property
-    def aside(self) -> list[str]:
-        """The column for records that cannot be read, if there is one."""
+    def corrupt_columns(self) -> list[str]:
+        """The column for records that cannot be read; empty if the mode has none."""
         return [self.corrupt_column] if self.mode == PERMISSIVE else []
 
 
 def parsed(options: Mapping[str, str]) -> Options:
-    """Options by name in any case; raises ``ParamError`` if one is not known, or has a value it does not take."""
+    """Parse options, by name in any case; raises ``ParamError`` for an unknown option or a wrong value."""
     known = {name.lower(): name for name in (*_NAMES, *_PATHS)}
     given: dict[str, str] = {}
     for key, value in options.items():
         if key.lower() not in known:
             near = difflib.get_close_matches(key.lower(), known, 1)
             hint = f" Did you mean {known[near[0]]}?" if near else ""
-            raise ParamError(f"The data source tfrecord has no option '{key}'.{hint} It has: {', '.join(_NAMES)}.")
+            raise ParamError(f"Unknown option '{key}' of the data source tfrecord.{hint} Options: {', '.join(_NAMES)}.")
         given[known[key.lower()]] = value
     default = Options()
     codec = given.get("codec", given.get("compression"))
@@ -83,7 +83,7 @@ def paths_of(options: Mapping[str, str]) -> list[str]:
     if "path" in given:
         paths.append(given["path"])
     if not paths:
-        raise ParamError("The data source tfrecord needs a path: load(path), or save(path).")
+        raise ParamError("The data source tfrecord needs a path: load(path) or save(path).")
     return paths
 
 
@@ -91,17 +91,17 @@ def _one_of(name: str, value: str, known: tuple[str, ...]) -> str:
     for candidate in known:
         if candidate.lower() == str(value).lower():
             return candidate
-    raise ParamError(f"Option {name} is '{value}', and takes one of: {', '.join(known)}.")
+    raise ParamError(f"Option {name} must be one of {', '.join(known)}. Received: '{value}'")
 
 
 def _positive(name: str, value: str | int) -> int:
     if not str(value).isdecimal() or int(value) < 1:
-        raise ParamError(f"Option {name} is '{value}', and takes a whole number above 0.")
+        raise ParamError(f"Option {name} must be a positive integer. Received: '{value}'")
     return int(value)
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names as a JSON list, or separated by commas."""
+    """Names from a JSON list or a comma-separated list."""
     if text.lstrip().startswith("["):
         return tuple(json.loads(text))
     return tuple(name.strip() for name in text.split(",") if name.strip())

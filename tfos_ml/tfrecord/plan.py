@@ -1,4 +1,4 @@
-"""What the driver decides before files are read or written: columns, tasks, places."""
+"""The driver's plan for reading or writing: columns, tasks and paths."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from tfos_ml.common.spark_api import arrow_schema_of
 from tfos_ml.errors import ColumnTypeError, ParamError
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, Column, columns_of
 from tfos_ml.tfrecord.files import DataFile, DataSet, find, located, partition_type
-from tfos_ml.tfrecord.inference import infer
 from tfos_ml.tfrecord.options import PERMISSIVE, Options
 from tfos_ml.tfrecord.reading import Reader
+from tfos_ml.tfrecord.schema_inference import infer
 from tfos_ml.tfrecord.writing import Destination, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 BYTE_ARRAY_COLUMN = "byteArray"
-_LEAST_BYTES, _TASKS = 4 << 20, 64  # a task reads at least these bytes; there are more tasks than that only for more
+_LEAST_BYTES, _TASKS = 4 << 20, 64  # least bytes per task, as long as there are fewer than 64 tasks
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """Which files each task reads, and as what."""
+    """Which files each task reads, and which columns it makes of them."""
 
     tasks: tuple[tuple[DataFile, ...], ...]
     schema: StructType  # of the DataFrame
-    columns: list[Column]  # that records hold
+    columns: list[Column]  # those stored in records
     options: Options
 
     def read_files(self, files: Sequence[DataFile]) -> Iterator[pa.RecordBatch]:
-        """The rows of files, one file after another."""
+        """Read files one after another."""
         schema = arrow_schema_of(self.schema)
         for file in files:
             yield from Reader(file, schema, self.columns, self.options).batches()
@@ -44,9 +44,9 @@ class ReadPlan:
 def plan_read(
     paths: Sequence[str], options: Options, schema: StructType | None, stores: Mapping[str, str] | None = None
 ) -> ReadPlan:
-    """Find the files at paths and their columns: `schema`, else the file of the schema, else a sample of records.
+    """Find files, and determine their columns: from `schema`, the schema file, or a sample of records.
 
-    Raises ``EmptyDataError`` if there is nothing, ``ColumnTypeError`` if columns are of types that no record holds,
+    Raises ``EmptyDataError`` if there are no files, ``ColumnTypeError`` if a record cannot hold a column, and
     ``DataError`` if files cannot be read. `stores` as for :func:`tfos_ml.tfrecord.files.located`.
     """
     data_set = find(paths, stores)
@@ -55,22 +55,24 @@ def plan_read(
     if schema is None:
         schema = _schema(data_set, options, saved)
     arrow = arrow_schema_of(schema)
-    for name in options.aside:
+    for name in options.corrupt_columns:
         if name not in arrow.names or arrow.field(name).type != pa.binary():
             raise ParamError(
-                f"With mode='{PERMISSIVE}' a schema has a column '{name}' of type binary for records that cannot be "
+                f"mode='{PERMISSIVE}' needs a column '{name}' of type binary in the schema, for records that cannot be "
                 f"read; got: {', '.join(arrow.names)}. Add it, or set option columnNameOfCorruptRecord."
             )
-    aside = {*data_set.partition_names, *options.aside}
-    columns = columns_of(pa.schema([f for f in arrow if f.name not in aside]), options.record_type)
+    not_in_records = {*data_set.partition_names, *options.corrupt_columns}
+    columns = columns_of(pa.schema([f for f in arrow if f.name not in not_in_records]), options.record_type)
     return ReadPlan(_tasks(data_set.files, options.max_partition_bytes), schema, columns, options)
 
 
 def _saved_schema(data_set: DataSet) -> dict[str, Any]:
-    """What the files of the schema say; nothing unless each path has one."""
+    """The content of the schema files; empty unless each path has one."""
     saved = [schema for schema in data_set.schemas if schema is not None]
     if any(schema != saved[0] for schema in saved):
-        raise ColumnTypeError("The directories hold different columns, by the schemas beside them. Read them apart.")
+        raise ColumnTypeError(
+            "The directories have different columns, according to their schema files. Read them separately."
+        )
     return saved[0] if saved and len(saved) == len(data_set.schemas) else {}
 
 
@@ -87,12 +89,12 @@ def _schema(data_set: DataSet, options: Options, saved: dict[str, Any]) -> Struc
         fields = [f for f in from_arrow_schema(infer(data_set.files, options)) if f.name not in partitions]
     names = {f.name for f in fields}
     types = {n: partition_type(dict(f.partition)[n] for f in data_set.files) for n in partitions if n not in names}
-    added = pa.schema([*types.items(), *((name, pa.binary()) for name in options.aside)])
+    added = pa.schema([*types.items(), *((name, pa.binary()) for name in options.corrupt_columns)])
     return StructType([*fields, *from_arrow_schema(added)])
 
 
 def _tasks(files: Sequence[DataFile], most: int) -> tuple[tuple[DataFile, ...], ...]:
-    """Files in order, in runs of limited size."""
+    """Group files, in order, into tasks of limited size."""
     most = min(most, max(_LEAST_BYTES, sum(file.size for file in files) // _TASKS))
     tasks: list[list[DataFile]] = []
     size = 0
@@ -108,7 +110,7 @@ def _tasks(files: Sequence[DataFile], most: int) -> tuple[tuple[DataFile, ...], 
 def plan_write(
     path: str, schema: StructType, options: Options, *, overwrite: bool, stores: Mapping[str, str] | None = None
 ) -> Destination:
-    """Where rows are written; raises an ``InvalidInputError`` if their columns cannot be."""
+    """Where and how rows are written; raises an ``InvalidInputError`` if their columns cannot be written."""
     options = replace(options, record_type=options.record_type or EXAMPLE)
     check_columns(arrow_schema_of(schema), options)
     saved = {

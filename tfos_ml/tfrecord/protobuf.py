@@ -1,4 +1,4 @@
-"""Example and SequenceExample as Protocol Buffers' own library reads them, without TensorFlow."""
+"""Reads Example and SequenceExample with the protobuf library, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _PACKAGE = "tensorflow"
 _BYTES, _FLOAT, _INT64, _MESSAGE = 12, 2, 3, 11  # of FieldDescriptorProto.Type
 _STRING, _OPTIONAL, _REPEATED = 9, 1, 3
 LISTS = {"bytes_list": "BytesList", "float_list": "FloatList", "int64_list": "Int64List"}
-"""The fields of a Feature, one of which it has, and their types."""
+"""The fields of a Feature and their types; a Feature has one of them."""
 
 
 def parsed(record: bytes, record_type: str) -> Any:
-    """A serialized message as an object; None if it is none."""
+    """Parse a serialized message; None if it cannot be parsed."""
     message = message_class(record_type)()
     try:
         message.ParseFromString(record)
-    except Exception as error:  # its DecodeError is another class in each implementation
+    except Exception as error:  # each implementation of protobuf has its own DecodeError
         if type(error).__name__ != "DecodeError":
             raise
         return None
@@ -29,18 +29,18 @@ def parsed(record: bytes, record_type: str) -> Any:
 
 
 def rewritten(record: bytes, record_type: str) -> bytes | None:
-    """A message, serialized in the usual way; None if it is none."""
+    """Parse a message and serialize it with the usual encoding; None if it cannot be parsed."""
     message = parsed(record, record_type)
     if message is None:
         return None
     message.DiscardUnknownFields()
-    usual: bytes = message.SerializeToString()
-    return usual
+    serialized: bytes = message.SerializeToString()
+    return serialized
 
 
 @functools.cache
 def message_class(record_type: str) -> Any:
-    """The class of ``tensorflow.Example`` or ``tensorflow.SequenceExample``, of a pool of its own."""
+    """The message class of ``tensorflow.Example`` or ``tensorflow.SequenceExample``, in a separate descriptor pool."""
     file = descriptor_pb2.FileDescriptorProto(name="tfos_ml_example.proto", package=_PACKAGE, syntax="proto3")
     for name, value_type in zip(LISTS.values(), (_BYTES, _FLOAT, _INT64), strict=True):
         _field(file.message_type.add(name=name), "value", 1, value_type, label=_REPEATED)

@@ -1,4 +1,4 @@
-"""A file of TFRecords -> Arrow record batches."""
+"""Reads a TFRecord file as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from tfos_ml.tfrecord.wire import PADDING, Array, Buffer, gather
 
 CHUNK_BYTES = 4 << 20
 """Bytes of a file that are decoded at once."""
-_SHOWN_REST = 1 << 20  # bytes kept of what follows a damaged length
+_SHOWN_REST = 1 << 20  # bytes kept after a damaged length
 _READ_BYTES = 1 << 20
-_ZLIB_OR_GZIP = 47  # window bits by which zlib reads both formats
+_ZLIB_OR_GZIP = 47  # window bits with which zlib reads both formats
 _log = logging.getLogger("tfos_ml.tfrecord")
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Some bytes of a file, and the whole records at their beginning."""
+class FileChunk:
+    """A part of a file, and the complete records at its beginning."""
 
     data: Array  # uint8, ``PADDING`` bytes longer than `size`
     size: int
     offset: int  # of the first byte in the (uncompressed) file
     number: int  # of the first record in the file
     frames: Frames
-    torn: str = ""  # why what follows the records is none, and nothing after it can be found; empty if it is not so
+    torn: str = ""  # why no record can be found after these; empty if the file goes on or ends as it should
 
 
-def chunks(file: DataFile, codec: str | None, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """A file in parts of whole records, each of which overwrites the one before; raises ``DataError`` if reading fails.
+def chunks(file: DataFile, codec: str | None, size: int = CHUNK_BYTES) -> Iterator[FileChunk]:
+    """Read a file in chunks of complete records; raises ``DataError`` if reading fails.
 
-    The file ends after a chunk that is torn.
+    Each chunk overwrites the one before. A torn chunk is the last.
     """
     with storage_errors(file.root, DataError, f"read, from {file.shown}"):
         filesystem, _ = filesystems.open_uri(file.root)
@@ -51,7 +51,7 @@ def chunks(file: DataFile, codec: str | None, size: int = CHUNK_BYTES) -> Iterat
             yield from _chunks(stream, size)
 
 
-def _chunks(stream: pa.NativeFile | _Inflated, size: int) -> Iterator[Chunk]:
+def _chunks(stream: pa.NativeFile | _Inflated, size: int) -> Iterator[FileChunk]:
     data = np.zeros(size + PADDING, np.uint8)
     filled = offset = number = 0
     at_end = False
@@ -64,7 +64,7 @@ def _chunks(stream: pa.NativeFile | _Inflated, size: int) -> Iterator[Chunk]:
         is_last = frames.broken or at_end
         if len(frames.start) or is_last:
             torn = _torn(frames, filled - frames.consumed, stream) if is_last else ""
-            yield Chunk(data, filled, offset, number, frames, torn)
+            yield FileChunk(data, filled, offset, number, frames, torn)
         if is_last:
             return
         offset += frames.consumed
@@ -81,27 +81,27 @@ def _torn(frames: Frames, rest: int, stream: pa.NativeFile | _Inflated) -> str:
     if isinstance(stream, _Inflated) and stream.failure:
         return stream.failure
     if frames.broken:
-        return "the checksum of its length is wrong, so that no record after it can be found"
-    return f"the file ends within it, {rest} bytes after its beginning" if rest else ""
+        return "the checksum of its length is wrong, so no later record can be found"
+    return f"the file ends within it, after {rest} bytes" if rest else ""
 
 
 def _needed(rest: Array) -> int:
-    """Bytes of the record that begins there, whose length, if it is known, is right."""
+    """The size of the incomplete record in `rest`, with its frame; 0 if `rest` does not include its length."""
     return int(rest[:8].view("<u8")[0]) + HEADER + FOOTER if len(rest) >= HEADER else 0
 
 
 class _Inflated:
-    """Decompresses gzip or zlib and returns all that precedes damage, unlike Arrow's decompression."""
+    """Decompresses gzip or zlib. Unlike Arrow's decompression, it returns all data before a damaged part."""
 
     def __init__(self, stream: pa.NativeFile):
         self._stream = stream
         self._zlib = zlib.decompressobj(_ZLIB_OR_GZIP)
         self._rest = b""
-        self._is_within = False  # whether a member has begun and not ended
+        self._is_within = False  # whether it is within a member of the file
         self.failure = ""  # why the rest cannot be read
 
     def readinto(self, view: memoryview) -> int:
-        """Fill some of the view; 0 at the end, or where the file is damaged."""
+        """Fill some of the view; returns 0 at the end or at a damaged part."""
         while not self.failure:
             compressed = self._rest or self._stream.read(_READ_BYTES)
             if not compressed:
@@ -111,7 +111,7 @@ class _Inflated:
             try:
                 data = self._zlib.decompress(compressed, len(view))
             except zlib.error as error:
-                self.failure = f"the file cannot be decompressed from there ({error})"
+                self.failure = f"the file cannot be decompressed beyond it ({error})"
                 break
             self._is_within = not self._zlib.eof
             self._rest = self._zlib.unconsumed_tail
@@ -125,7 +125,7 @@ class _Inflated:
 
 
 def _codec_of(stream: pa.NativeFile) -> str | None:
-    """``PLAIN`` if a file's first bytes are not compressed, else None."""
+    """``PLAIN`` if the first bytes of a file are not compressed, else None."""
     head = stream.read(HEADER)
     stream.seek(0)
     if len(head) == HEADER and not find_frames(np.frombuffer(head, np.uint8)).broken:
@@ -140,14 +140,15 @@ class Reader:
 
     file: DataFile
     schema: pa.Schema  # of the batches
-    columns: list[Column]  # those of the schema that records hold
+    columns: list[Column]  # those stored in records
     options: Options
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records of the file.
 
         Raises ``CorruptRecordError`` in mode ``FAILFAST`` if a record is damaged or does not fit the columns,
-        ``DataError`` if the store fails, and ``ColumnTypeError`` if the name of a directory does not fit its column.
+        ``DataError`` if the store fails, and ``ColumnTypeError`` if a value in the name of a directory does not fit
+        its column.
         """
         constants = {k: self._constant(k, v) for k, v in self.file.partition if k in self.schema.names}
         dropped = 0
@@ -167,12 +168,12 @@ class Reader:
             return pa.scalar(value, pa.string()).cast(arrow_type)
         except pa.ArrowException as error:
             raise ColumnTypeError(
-                f"Column '{name}' is {arrow_type}, and the directory of {self.file.shown} says '{value}'. "
-                "Give a schema in which it is a string."
+                f"Column '{name}' is {arrow_type}, but the directory of {self.file.shown} has the value '{value}'. "
+                "Pass a schema in which the column is a string."
             ) from error
 
-    def _columns(self, chunk: Chunk) -> tuple[dict[str, pa.Array], int, int]:
-        """The columns of a chunk by name, their rows, and how many records could not be read."""
+    def _columns(self, chunk: FileChunk) -> tuple[dict[str, pa.Array], int, int]:
+        """The columns of a chunk by name, the number of rows, and the number of records that cannot be read."""
         start, end = chunk.frames.start, chunk.frames.end
         is_bad = damaged(chunk.data, chunk.frames)
         good = np.flatnonzero(~is_bad)
@@ -198,11 +199,11 @@ class Reader:
             rows = len(places)
             arrays = [array.take(pa.array(places, mask=places < 0)) for array in arrays]
         by_name = dict(zip((column.name for column in self.columns), arrays, strict=True))
-        for name in self.options.aside:
+        for name in self.options.corrupt_columns:
             by_name[name] = _corrupt(chunk, is_bad) if lost else pa.nulls(rows, pa.binary())
         return by_name, rows, lost
 
-    def _check(self, chunk: Chunk, is_bad: Array, problems: dict[int, str]) -> None:
+    def _check(self, chunk: FileChunk, is_bad: Array, problems: dict[int, str]) -> None:
         """Raise ``CorruptRecordError`` for the first record that cannot be read."""
         frames = chunk.frames
         reasons = dict.fromkeys(np.flatnonzero(is_bad).tolist(), "the checksum of its data is wrong") | problems
@@ -214,14 +215,14 @@ class Reader:
         offset = chunk.offset + (int(frames.start[row]) - HEADER if row < len(frames.start) else frames.consumed)
         raise CorruptRecordError(
             f"{self.file.shown}: record {chunk.number + row}, at byte {offset} of the (uncompressed) file: "
-            f"{reasons[row]}. Option mode is '{FAILFAST}'; '{DROPMALFORMED}' leaves such records out, "
-            f"'{PERMISSIVE}' puts them into a column.",
+            f"{reasons[row]}. Option mode is '{FAILFAST}'. Set it to '{DROPMALFORMED}' to drop such "
+            f"records, or to '{PERMISSIVE}' to get them in a column.",
             self.file.shown,
             offset,
         )
 
 
-def _corrupt(chunk: Chunk, is_bad: Array) -> pa.BinaryArray:
+def _corrupt(chunk: FileChunk, is_bad: Array) -> pa.BinaryArray:
     """The bytes of the records that cannot be read, null for the others."""
     spans = zip(chunk.frames.start.tolist(), chunk.frames.end.tolist(), is_bad.tolist(), strict=True)
     records = [chunk.data[start:end].tobytes() if bad else None for start, end, bad in spans]

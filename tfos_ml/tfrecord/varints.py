@@ -1,7 +1,7 @@
-"""Whole numbers -> varints of Protocol Buffers' wire format, all numbers of a column at once.
+"""Encodes integers as varints of Protocol Buffers' wire format, all integers of a column at once.
 
-Seven bits of a number are a byte of its varint, whose high bit says that another one follows. Each number is spread
-over the bytes of a word, and what no varint has is then left out.
+A varint has seven bits of the number in each byte. The high bit of a byte says that another byte follows. Each number
+is spread over the bytes of a word; then the unused bytes are removed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from tfos_ml.tfrecord.wire import Array
 
-_BLOCK = 1 << 15  # numbers that the processor's cache holds
+_BLOCK = 1 << 15  # numbers that fit into the processor's cache
 _SHORT, _LONG = 4, 8  # bytes of a word
 _SHIFTS = {28: 4, 14: 2, 7: 1}  # by which the upper half of twice as many bits moves
 _PATTERNS = {28: 0x000000000FFFFFFF, 14: 0x00003FFF00003FFF, 7: 0x007F007F007F007F}  # of the lower halves
@@ -22,7 +22,7 @@ _ONES = {kind: kind(0x0101010101010101 & np.iinfo(kind).max) for kind in _MASKS}
 
 
 def varint(value: int) -> bytes:
-    """A whole number that is not negative, as the wire format has it."""
+    """The varint of one integer, which must not be negative."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -32,7 +32,7 @@ def varint(value: int) -> bytes:
 
 
 def packed(numbers: Array) -> tuple[Array, Array]:
-    """The varints of int64s one after another, and the bytes of each; both are uint8."""
+    """The concatenated varints of int64s, and the size of each in bytes; both are uint8."""
     values = numbers.view(np.uint64)
     if not len(values) or values.max() < 0x80:
         return values.astype(np.uint8), np.ones(len(values), np.uint8)
@@ -51,9 +51,9 @@ def packed(numbers: Array) -> tuple[Array, Array]:
 
 
 def _spread(values: Array) -> tuple[Array, Array, Array]:
-    """Numbers of at most 28 bits as varints in words of 4 bytes, or 56 in 8; they are overwritten.
+    """Varints in words of 4 bytes for numbers of at most 28 bits, or of 8 bytes for 56; overwrites `values`.
 
-    Returns the words, a one in each byte that varints have, and the sizes of these.
+    Returns the words, words with a one in each used byte, and the sizes of the varints.
     """
     word = values.dtype.type
     is_long = word is np.uint64
@@ -63,7 +63,7 @@ def _spread(values: Array) -> tuple[Array, Array, Array]:
         values &= ~mask
         values <<= word(_SHIFTS[bits])
         values |= low
-    follow = values >> word(8)  # in each byte: all bits of those above it
+    follow = values >> word(8)  # in each byte: all bits of the higher bytes
     for shift in (8, 16, 32) if is_long else (8, 16):
         follow |= follow >> word(shift)
     follow += word(0x7F) * _ONES[word]
@@ -74,7 +74,7 @@ def _spread(values: Array) -> tuple[Array, Array, Array]:
 
 
 def _in_pairs(values: Array) -> tuple[Array, Array, Array]:
-    """The same for all numbers, in two words of 8 bytes."""
+    """The same for numbers of any size, in two words of 8 bytes."""
     low, low_used, low_size = _spread(values & np.uint64((1 << 56) - 1))
     high, high_used, high_size = _spread(values >> np.uint64(56))
     is_long = (high > 0).astype(np.uint64)

@@ -1,8 +1,8 @@
-"""Protocol Buffers' wire format, for all records of a batch at once.
+"""Parses Protocol Buffers' wire format, for all records of a batch at once.
 
-A *span* is a part of the buffer, from a start to an end; spans of many records are two int64 arrays. Functions step
-through all spans together, so that each NumPy call works on as many values as there are records. A mask names the spans
-that they do not understand, because these are damaged or written in an unusual way.
+A *span* is a part of the buffer, from a start to an end. The spans of many records are two int64 arrays. Functions step
+through all spans together, so that each NumPy call works on as many values as there are records. Functions return a
+mask of the spans that they cannot parse, because these are damaged or have an unusual encoding.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 PADDING = 16
 """Zero bytes that follow the last span, so that eight bytes can be read from any position."""
-_TOO_FEW = 16  # spans that are left, and are then gone through one by one
+_TOO_FEW = 16  # remaining spans below which a loop over single spans is faster
 _STOPS, _BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE, _SEVEN_BITS, _HIGH_BIT = np.uint64(1), np.uint64(0x7F), np.uint64(0x80)
 _FOLDS = [  # of 7, 14 and 28 bits at a time
@@ -26,39 +26,39 @@ _FOLDS = [  # of 7, 14 and 28 bits at a time
     (np.uint64(0x000000000FFFFFFF), np.uint64(0x0FFFFFFF00000000), np.uint64(4)),
 ]
 _LONGEST = 10  # bytes of a varint
-_BLOCK = 1 << 15  # values that the processor's cache holds
-_ENDLESS = 1 << 40  # a length that fits no buffer
+_BLOCK = 1 << 15  # values that fit into the processor's cache
+_ENDLESS = 1 << 40  # a length larger than any buffer
 LENGTH_DELIMITED = 2
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes, and the eight bytes from each position as an integer."""
+    """Bytes, and for each position the integer of the eight bytes from there."""
 
     data: Array  # uint8, ends with ``PADDING`` zeros
     words: Array  # uint64, unaligned
 
     @classmethod
     def of(cls, data: Array) -> Buffer:
-        """A buffer over padded bytes, without a copy."""
+        """A buffer over padded bytes; makes no copy."""
         return cls(data, np.ndarray((len(data) - 7,), "<u8", data.data, 0, (1,)))
 
 
 def kept(mask: Array, *arrays: Array) -> tuple[Array, ...]:
-    """Those values of arrays that a mask has."""
+    """The values of each array at which the mask is true."""
     return arrays if mask.all() else tuple(array[mask] for array in arrays)
 
 
 def tag(field: int) -> int:
-    """The byte before a length-delimited field of a number below 16."""
+    """The tag byte of a length-delimited field whose number is below 16."""
     return field << 3 | LENGTH_DELIMITED
 
 
 def field_at(buffer: Buffer, position: Array, end: Array, field: int) -> tuple[Array, Array, Array]:
-    """The length-delimited fields of one number that begin at positions and lie before `end`.
+    """Parse a length-delimited field with number `field` at each position; it must not extend beyond `end`.
 
-    Returns where their contents begin and end, and a mask of those that are there. Where there is none, the contents
-    are empty and begin at the position, so that it is safe to look into them.
+    Returns the starts and ends of the contents, and a mask of the positions that have such a field. Elsewhere the
+    content is empty and starts at the position, so that it is safe to parse further.
     """
     length, begin = lengths_at(buffer, position + 1)
     finish = begin + length
@@ -69,7 +69,7 @@ def field_at(buffer: Buffer, position: Array, end: Array, field: int) -> tuple[A
 
 
 def lengths_at(buffer: Buffer, position: Array) -> tuple[Array, Array]:
-    """Varints of lengths, and the positions after them; one that is too long is larger than any buffer."""
+    """Parse lengths; returns them and the positions after them. A varint that is too long gives ``_ENDLESS``."""
     first = buffer.data[position]
     if not len(first) or first.max() < 0x80:
         return first.astype(np.int64), position + 1
@@ -78,7 +78,7 @@ def lengths_at(buffer: Buffer, position: Array) -> tuple[Array, Array]:
 
 
 def _varints(word: Array) -> tuple[Array, Array]:
-    """Varints at the beginning of words: values, and their sizes in bytes, 0 for one of more than eight."""
+    """Parse a varint at the beginning of each word; returns values, and sizes in bytes, 0 for more than eight."""
     stops = ~word & _STOPS
     lowest = stops & (~stops + _ONE)
     value = word & (lowest | (lowest - _ONE)) & _BITS
@@ -91,10 +91,10 @@ def _varints(word: Array) -> tuple[Array, Array]:
 
 
 def split(buffer: Buffer, start: Array, end: Array, field: int) -> tuple[Array, Array, Array, Array]:
-    """The parts of spans that consist of one repeated length-delimited field.
+    """Split spans that consist of one repeated length-delimited field.
 
-    Returns the number of the span that each part is of, ascending, the parts' starts and ends, and a mask of the spans
-    that consist of something else, whose parts are left out.
+    Returns for each item the index of its span, ascending, its start and its end; and a mask of the spans that consist
+    of something else, for which no items are returned.
     """
     wrong = np.zeros(len(start), bool)
     empty = np.zeros(0, np.int64)
@@ -121,7 +121,7 @@ def split(buffer: Buffer, start: Array, end: Array, field: int) -> tuple[Array, 
 
 
 def _split_one(data: Array, position: int, end: int, wanted: int) -> tuple[list[int], list[int]] | None:
-    """The same for the rest of one of the few longest spans; None if it consists of something else."""
+    """Split the rest of one span; None if it consists of something else."""
     view = data.data
     begins, ends = [], []
     while position < end:
@@ -144,7 +144,7 @@ def _split_one(data: Array, position: int, end: int, wanted: int) -> tuple[list[
 
 
 def equals(buffer: Buffer, position: Array, expected: bytes) -> Array:
-    """Whether given bytes stand at positions."""
+    """Whether the expected bytes are found at each position."""
     same = np.ones(len(position), bool)
     for i in range(0, len(expected), 8):
         part = expected[i : i + 8]
@@ -154,7 +154,7 @@ def equals(buffer: Buffer, position: Array, expected: bytes) -> Array:
 
 
 def gather(buffer: Buffer, start: Array, end: Array) -> tuple[Array, Array]:
-    """The bytes of spans one after another, uint8, and where each of them begins, with the end of the last."""
+    """The concatenated bytes of spans, uint8, and their offsets, shape ``(spans + 1,)``."""
     offsets = np.concatenate([[0], np.cumsum(end - start)])
     if not offsets[-1]:
         return np.zeros(0, np.uint8), offsets
@@ -164,7 +164,7 @@ def gather(buffer: Buffer, start: Array, end: Array) -> tuple[Array, Array]:
 
 
 def _as_binary(buffer: Buffer, start: Array, end: Array) -> pa.LargeBinaryArray:
-    """Spans as an Arrow array, which copies them faster than NumPy: what lies between them is every second value."""
+    """Spans as an Arrow array, which is faster than NumPy; the gaps between spans are every second value."""
     bounds = np.empty(2 * len(start) + 1, np.int64)
     bounds[0:-1:2], bounds[1::2], bounds[-1] = start, end, end[-1]
     if len(start) > 1 and not (start[1:] >= end[:-1]).all():
@@ -178,16 +178,16 @@ def _as_binary(buffer: Buffer, start: Array, end: Array) -> pa.LargeBinaryArray:
 
 
 def padded(data: Array) -> Array:
-    """A copy of bytes, with room to read eight of them from any position."""
+    """A copy of bytes with ``PADDING`` zeros at the end."""
     buffer = np.zeros(len(data) + PADDING, np.uint8)
     buffer[: len(data)] = data
     return buffer
 
 
 def integers(data: Array, offsets: Array) -> tuple[Array, Array, Array]:
-    """The varints in segments of bytes, as int64; where each segment's begin; and a mask of damaged segments.
+    """Parse segments of packed varints; returns int64 values, the offset of each segment, and a mask of damaged ones.
 
-    In a segment that the mask has, values are of no meaning, and their number may be any.
+    A damaged segment has any number of values, without a meaning.
     """
     is_last = data < 0x80
     last = np.flatnonzero(is_last)
@@ -210,10 +210,10 @@ def integers(data: Array, offsets: Array) -> tuple[Array, Array, Array]:
 
 
 def _block_of_integers(data: Array, last: Array) -> tuple[Array, int]:
-    """The varints that bytes consist of, each of which ends at one of `last`, and the bytes of the longest.
+    """Parse varints that end at the positions `last`; returns the values, and the size of the longest in bytes.
 
-    Each byte has a place in its value. The values are differences of the running sum of all bytes, each shifted to its
-    place; that the sum overflows does not matter.
+    Each byte is shifted to its place in its value. The values are differences of the cumulative sum of all shifted
+    bytes. The sum may overflow, which does not change the differences.
     """
     goes_on = data >= 0x80
     shift = np.zeros(len(data), np.uint8)
@@ -230,7 +230,7 @@ def _block_of_integers(data: Array, last: Array) -> tuple[Array, int]:
 
 
 def single_integers(buffer: Buffer, start: Array, end: Array) -> Array | None:
-    """The varint that each span consists of, as int64; None if one is something else, or has more than eight bytes."""
+    """The varint in each span, int64; None if a span is not one varint of at most eight bytes."""
     size = end - start
     if len(size) and size.max() == size.min() == 1:
         values = buffer.data[start]
@@ -240,6 +240,6 @@ def single_integers(buffer: Buffer, start: Array, end: Array) -> Array | None:
 
 
 def floats_at(buffer: Buffer, position: Array) -> Array:
-    """The float32 that stands at each position."""
+    """The float32 at each position."""
     data = buffer.data
     return np.ndarray((len(data) - 3,), "<f4", data.data, 0, (1,))[position]

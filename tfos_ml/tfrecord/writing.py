@@ -1,4 +1,4 @@
-"""Rows -> files of TFRecords: each task writes files of its own, which :mod:`commit` puts to their place."""
+"""Writes rows as TFRecord files: each task writes its own files, which :mod:`commit` moves into place."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from tfos_ml.tfrecord.framing import framed
 from tfos_ml.tfrecord.options import GZIP, PLAIN, ZLIB, Options
 
 _SUFFIXES = {GZIP: ".gz", ZLIB: ".deflate", PLAIN: ""}
-_WINDOW_BITS = {GZIP: 31, ZLIB: 15}  # as zlib counts them
-_MOST_OPEN = 64  # files of partitions that a task writes at once
-_ROWS_BYTES = 16 << 20  # of a batch that are encoded at once
+_WINDOW_BITS = {GZIP: 31, ZLIB: 15}  # arguments of zlib
+_MOST_OPEN = 64  # files, one for each partition, that a task keeps open
+_ROWS_BYTES = 16 << 20  # bytes of a batch that are encoded at once
 
 
 @dataclass(frozen=True)
 class Destination:
     """Where and how a data set is written."""
 
-    uri: str = field(repr=False)  # as ``filesystems.open_uri`` takes it, with credentials
+    uri: str = field(repr=False)  # for ``filesystems.open_uri``, with credentials
     options: Options
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     overwrite: bool = False
-    name: str = ""  # of files, with the task's number in braces; by default as Spark names them
-    schema: dict[str, Any] | None = None  # for the file of the schema; None for no such file
+    name: str = ""  # of files, with ``{}`` for the number of the task; by default like Spark's
+    schema: dict[str, Any] | None = None  # content of the schema file; None for no such file
 
     def temporary(self, path: str) -> str:
-        """The directory of a filesystem for files that are not at their place yet."""
+        """The directory for files that are not committed yet."""
         return f"{path}/{TEMPORARY}/{self.job}"
 
 
 @dataclass(frozen=True)
 class Written:
-    """What a task has written: pairs of a path below the temporary directory and a path below the destination."""
+    """The files of a task: pairs of a path below the temporary directory and a path below the destination."""
 
     files: tuple[tuple[str, str], ...]
     rows: int
 
 
 def check_columns(schema: pa.Schema, options: Options) -> list[Column]:
-    """The columns that records have; raises an ``InvalidInputError`` if they cannot be written."""
+    """The columns to store in records; raises an ``InvalidInputError`` if they cannot be written."""
     for name in options.partition_by:
         if name not in schema.names:
             raise ColumnNotFoundError(
-                f"There is no column '{name}' to partition by. Columns: {', '.join(schema.names)}."
+                f"Column '{name}' of partitionBy does not exist. Columns: {', '.join(schema.names)}."
             )
         arrow_type = schema.field(name).type
         is_binary = arrow_type in (pa.binary(), pa.large_binary())
         if is_binary or pa.types.is_nested(arrow_type) or pa.types.is_floating(arrow_type):
             raise ColumnTypeError(
-                f"Column '{name}', to partition by, is {arrow_type}; expected integers, text, booleans or dates."
+                f"Column '{name}' of partitionBy is {arrow_type}; expected an integer, string, boolean or date."
             )
     return columns_of(pa.schema([f for f in schema if f.name not in options.partition_by]), options.record_type)
 
@@ -96,20 +96,20 @@ def _records(batch: pa.RecordBatch, columns: Sequence[Column], options: Options)
         return encode(arrays, columns, options.record_type, exact_doubles=options.exact_doubles)
     if arrays[0].null_count:
         raise NullValueError(
-            f"Column '{columns[0].name}' has a null, which is no record. Drop such rows (df.na.drop), or fill them."
+            f"Column '{columns[0].name}' has a null, which cannot be a record. Drop (df.na.drop) or fill such rows."
         )
     return arrays[0].cast(pa.large_binary())
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in parts of limited size."""
+    """Split a batch into parts of limited size."""
     rows = max(1, int(_ROWS_BYTES / max(1, batch.nbytes) * batch.num_rows))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
 
 def _by_partition(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """A batch in parts for each directory, in which the order of rows is kept."""
+    """Split a batch by partition directory; keeps the order of rows within each."""
     if not names:
         yield "", batch
         return
@@ -124,7 +124,7 @@ def _by_partition(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple
 
 
 class _TaskFiles:
-    """The files of one attempt of a task, one for each partition at a time."""
+    """The files of one attempt of a task: at most one open file for each partition."""
 
     def __init__(self, destination: Destination, task: int):
         self.attempt = uuid.uuid4().hex
@@ -153,12 +153,12 @@ class _TaskFiles:
         return file
 
     def close(self) -> None:
-        """End all files."""
+        """Close all files."""
         while self._open:
             self._open.popitem()[1].close()
 
     def abandon(self) -> None:
-        """Close what is open, and delete all files."""
+        """Close and delete all files."""
         while self._open:
             self._open.popitem()[1].stream.close()
         if self.names:

@@ -19,7 +19,7 @@ from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Answers, ChunkRead, ChunkReleased, RowsTaken, Segment, SegmentRead
-from tfos_ml.worker.datafeed import DataFeed
+from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.inbox import Inbox
 
 TAKEN_SECONDS = 1.0

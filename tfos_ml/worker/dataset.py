@@ -1,4 +1,4 @@
-"""Spool -> ``tf.data``: gathers rows in the order, and in batches of the sizes, that the nodes have agreed on.
+"""Row store -> ``tf.data``: batches of the sizes, and rows in the order, that the nodes have agreed on.
 
 ``tf.data`` gets rows in blocks of a few thousand and cuts them with ``rebatch``, which is as fast as data in memory. A
 generator of single rows is a hundred times slower.
@@ -6,173 +6,21 @@ generator of single rows is a hundred times slower.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from functools import partial
-from itertools import count, pairwise
-from pathlib import Path
+from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from tfos_ml.data.arrow import leaves
-from tfos_ml.data.memory_budget import MemoryBudget
-from tfos_ml.data.order import SHUFFLE_SETTING, Int64s, global_indices, shuffled, window_edges
+from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
-from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
-from tfos_ml.errors import SpoolFullError
-from tfos_ml.worker.rows import RowFormat, Rows, View
-from tfos_ml.worker.scattered import MOST_FILES, readings, scattered
-from tfos_ml.worker.stored_batches import StoredBatches
-from tfos_ml.worker.windows import load_rows, window_bounds, windows
+from tfos_ml.worker.row_store import RowStore
+from tfos_ml.worker.rows import RowFormat
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-BLOCK_ROWS = 8192
-BLOCK_BYTES = 8 << 20
 MOST_PREFETCHED = 4  # batches; more do not fit into the processor's cache
-MOST_READINGS = 3.0  # of a batch in one pass; sorting rows into files costs as much
-
-
-class RowStore(RowFormat):
-    """All rows of one node, in its spool; reads all `chunks` on construction.
-
-    `shapes` has the shape of one row of each column, None where rows differ; `longest` the shape that holds the longest
-    row of all nodes. `totals` are the rows of all nodes by source partition. For `shuffle_block` see
-    :func:`tfos_ml.data.order.shuffled`; `budget` is the memory for the rows of this node.
-    """
-
-    def __init__(
-        self,
-        chunks: Iterable[Chunk],
-        schema: FeedSchema,
-        shapes: list[tuple[int | None, ...]],
-        totals: Int64s,
-        longest: list[tuple[int, ...]] | None = None,
-        shuffle_block: int | None = None,
-        budget: MemoryBudget | None = None,
-    ):
-        super().__init__(schema, shapes)
-        self.longest = longest
-        self.total = int(totals.sum())
-        self.shuffle_block = shuffle_block
-        self.budget = budget or MemoryBudget.of_node(None)
-        self._batches = StoredBatches()
-        for chunk in chunks:
-            self._batches.add(chunk)
-        sizes, row_ids = self._batches.sizes, self._batches.row_ids
-        self._batches.forget_ids()
-        self._starts = np.cumsum([0, *sizes])
-        self.indices = global_indices(row_ids, totals) if len(row_ids) else row_ids
-        numbers = range(len(self._batches))
-        self._rows = None if self.spilled else Rows(self, [self._views(number) for number in numbers], sizes)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @property
-    def spilled(self) -> bool:
-        """Whether some rows are on disk rather than in shared memory."""
-        return self._batches.directory is not None
-
-    def _views(self, number: int) -> list[View]:
-        batch = self._batches[number]
-        return [self.view(batch, column) for column in range(len(self.schema.columns))]
-
-    def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
-        """Positions of this node's rows in training order, shape ``(rows,)``, and the edges for :meth:`read`."""
-        if seed is None:
-            return np.argsort(self.indices, kind="stable"), window_edges(self.indices, None)
-        places = shuffled(self.indices, self.total, seed, epoch, self.shuffle_block)
-        order = np.argsort(places, kind="stable")
-        return order, window_edges(places[order], self.shuffle_block)
-
-    def _row_bytes(self) -> int:
-        return max(1, self.nbytes // max(1, len(self)))
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all rows in memory."""
-        return self._batches.nbytes
-
-    def byte_sum(self, column: int) -> Int64s:
-        """Sum over the bytes of a column's values, the same for any order of rows; shape ``(1,)``."""
-        total = sum(_byte_sum(leaves(batch.column(column))) for batch in self._each_batch())
-        return np.array([total % 2**62], dtype=np.int64)
-
-    def bounds(self, column: int) -> tuple[float, float]:
-        """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
-        low, high = np.inf, -np.inf
-        for batch in self._each_batch():
-            limits = pc.min_max(leaves(batch.column(column)))
-            if limits["min"].is_valid:
-                low, high = min(low, limits["min"].as_py()), max(high, limits["max"].as_py())
-        return low, high
-
-    def _each_batch(self) -> Iterator[pa.RecordBatch]:
-        return (self._batches[number] for number in range(len(self._batches)))
-
-    def block_rows(self) -> int:
-        """Rows to gather at a time: thousands, but at most a few megabytes."""
-        return rows_of_block(self._row_bytes())
-
-    def read(self, order: Int64s, cuts: Int64s, edges: Int64s) -> Generator[tuple[Rows, Int64s]]:
-        """The pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
-
-        `order` holds positions of this node's rows; `edges` are the places in it where other blocks begin. At most the
-        budget is in memory at a time, unless a single piece is larger.
-        """
-        if self._rows is not None:
-            for start, end in pairwise(cuts):
-                yield self._rows, order[start:end]
-            return
-        bounds = window_bounds(int(cuts[-1]), self._rows_in_window(), edges)
-        is_near = readings(order, np.array(bounds), self._starts) <= MOST_READINGS
-        if is_near or len(bounds) > 2 * MOST_FILES:
-            yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
-            return
-        with scattered(self, self._batches, self._starts, order, np.array(bounds)) as load:
-            yield from windows(order, cuts, bounds, load)
-
-    def _rows_in_window(self) -> int:
-        return max(1, self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
-
-    def check_room(self) -> None:
-        """Raise ``SpoolFullError`` if all rows will be permuted and the disk has no space for a second copy."""
-        is_sorted = self.shuffle_block is None and len(self) > MOST_READINGS * self._rows_in_window()
-        if self._batches.directory is None or not is_sorted:
-            return
-        try:
-            SpoolDirectories(None, Path(self._batches.directory)).disk_for(self.nbytes)
-        except NoRoomError as error:
-            raise SpoolFullError(
-                f"a shuffle of rows on disk writes a second copy of them, but there is {error} Or set "
-                f"{SHUFFLE_SETTING} below the size of all rows, which are then shuffled in blocks, without a copy"
-            ) from error
-
-    def first(self, rows: int) -> tuple[Rows, Int64s]:
-        """The first `rows` rows, or all if there are fewer, in the form of :meth:`read`."""
-        rows = min(rows, len(self))
-        pieces = self.read(np.arange(rows), np.array([0, rows]), np.zeros(0, np.int64))
-        try:
-            return next(pieces)
-        finally:
-            pieces.close()
-
-
-def rows_of_block(row_bytes: int) -> int:
-    """The number of rows of this size to gather at a time."""
-    return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
-
-
-def _byte_sum(values: pa.Array) -> int:
-    if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-        data, offsets = values.buffers()[2], np.frombuffer(values.buffers()[1], np.int32)[values.offset :]
-        used = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[len(values)]] if len(values) else b""
-        return int(np.sum(used, dtype=np.int64)) + len(used)
-    return int(np.sum(values.to_numpy(zero_copy_only=False).view(np.uint8), dtype=np.int64))
 
 
 def blocks(

@@ -272,8 +272,8 @@ def _serving_function(model: Any, inputs: Mapping[str, TensorInfo], arguments: M
     is_keras = hasattr(model, "trainable_variables") and hasattr(model, "compute_output_shape")
 
     def serve(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        given = {**dict(zip(arguments.values(), args, strict=False)), **kwargs}
-        tensors = {name: given[argument] for name, argument in arguments.items()}
+        values = {**dict(zip(arguments.values(), args, strict=False)), **kwargs}
+        tensors = {name: values[argument] for name, argument in arguments.items()}
         arranged = arrange_inputs(model, {name: _joined(name, tensor, tensors) for name, tensor in inputs.items()})
         outputs = model(arranged, training=False) if is_keras else model(arranged)
         return _name_outputs(outputs, model)

@@ -1,4 +1,4 @@
-"""This worker's share of global batches: step *k* is the global rows [k B, (k + 1) B).
+"""Makes this worker's share of each global batch. Step *k* has the global rows [k B, (k + 1) B).
 
 These rows depend neither on the number of workers nor on which worker holds a row. A worker may have any number of a
 step's rows, including none.
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tfos_ml.data.order import Int64s, shuffled, window_edges
-from tfos_ml.worker.dataset import RowStore, prefetched, without_autotuning
+from tfos_ml.worker.dataset import prefetched, without_autotuning
+from tfos_ml.worker.row_store import RowStore
 from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:
@@ -21,17 +22,18 @@ if TYPE_CHECKING:
 
 _POPCOUNT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.int64)
 _WORD = 64
-AHEAD = 2  # steps gathered at once: makes workers with short steps a tenth faster
+AHEAD = 2  # steps gathered in parallel; makes short steps a tenth faster
 
 Piece: TypeAlias = tuple[Any, Int64s]
 """The rows of some steps as one element of a dataset, and how many rows each of these steps has."""
 
 
 class GlobalBatches:
-    """The order and the sizes of one worker's batches, of which the last may have fewer rows.
+    """The order and the sizes of one worker's batches.
 
-    `places` has the place of each row of this worker among the rows of all, from 0 without gaps, shape ``(rows,)``;
-    `total` and `batch_size` are rows of all workers; for `shuffle_block` see :func:`tfos_ml.data.order.shuffled`.
+    `places` has the place of each row of this worker among the rows of all workers, numbered from 0 without gaps, shape
+    ``(rows,)``. `total` and `batch_size` are numbers of rows of all workers. For `shuffle_block` see
+    :func:`tfos_ml.data.order.shuffled`.
 
     >>> batches = GlobalBatches(np.array([0, 2, 4]), total=5, batch_size=2)
     >>> order, sizes = batches.epoch(seed=None, epoch=0)
@@ -79,14 +81,14 @@ class GlobalBatches:
 
 
 def mark_rows(indices: Int64s, total: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """A bitmap of ``range(total)``, as int32 words that can be summed over workers with different rows."""
+    """A bitmap of `indices` within ``range(total)``, as int32 words. Bitmaps of disjoint indices can be summed."""
     bits = np.zeros(-(-max(total, 1) // _WORD) * _WORD // 8, dtype=np.uint8)
     np.bitwise_or.at(bits, indices >> 3, (1 << (indices & 7)).astype(np.uint8))
     return bits.view(np.int32)
 
 
 def dense_places(indices: Int64s, bitmap: np.ndarray[Any, np.dtype[np.int32]]) -> Int64s:
-    """How many marked numbers are below each index.
+    """The number of marked indices below each index.
 
     >>> dense_places(np.array([5, 9]), mark_rows(np.array([1, 5, 9]), 10)).tolist()
     [1, 2]
@@ -116,8 +118,9 @@ def make_global_dataset(
 ) -> tf.data.Dataset:
     """A dataset of one pass: one batch per step, even if this worker has no row in the step.
 
-    Rows of fixed shape within the node's budget are copied into TensorFlow's memory once, and picked there. Then no
-    Python runs, whose lock the training loop needs. Other rows are gathered block by block on demand.
+    Rows of fixed shape within the node's budget are copied to TensorFlow's memory once, and batches are gathered there.
+    Then no Python code runs, which would compete with the training loop for the GIL. Other rows are gathered block by
+    block.
 
     `epoch` and `first_step` are called when an iteration begins. Earlier steps are left out, and their rows not read,
     but the cardinality, unless `has_cardinality` is false, is that of a whole pass: to read beyond the last step then
@@ -139,7 +142,7 @@ def make_global_dataset(
 
 
 def _may_be_copied(store: RowStore) -> bool:
-    """Whether rows also fit into TensorFlow's memory."""
+    """Whether a copy of the rows in TensorFlow's memory fits the budget."""
     return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes)
 
 
@@ -165,7 +168,7 @@ def _from_memory(
 ) -> tf.data.Dataset:
     import tensorflow as tf
 
-    # Takes an array's memory as it is, if that begins where TensorFlow wants it; tf.constant makes two copies.
+    # Identity makes no copy if the array is aligned as TensorFlow needs it; tf.constant makes two copies.
     rows = tf.nest.map_structure(lambda values: tf.raw_ops.Identity(input=values), everything)
 
     def cuts() -> tuple[Int64s, Int64s, Int64s]:
@@ -173,9 +176,9 @@ def _from_memory(
         ends, first = np.cumsum(sizes), first_step()
         return order, (ends - sizes)[first:], ends[first:]
 
-    @tf.autograph.experimental.do_not_convert  # which takes as long as tracing it
+    @tf.autograph.experimental.do_not_convert  # conversion takes as long as tracing
     def one_pass(_: tf.Tensor) -> tf.data.Dataset:
-        # A generator, of which TensorFlow makes several functions for each iterator, takes twice as long to begin.
+        # from_generator takes twice as long to start, because TensorFlow makes several functions for each iterator.
         order, starts, ends = map(_vector, tf.numpy_function(cuts, [], [tf.int64] * 3))
 
         def step(start: tf.Tensor, end: tf.Tensor) -> Any:
@@ -213,7 +216,7 @@ def _from_pieces(pieces: Callable[[], Iterator[Piece]], element_spec: Any) -> tf
 
 
 def _piece_bounds(sizes: Int64s, block_rows: int) -> list[int]:
-    """Steps at which to cut steps of some sizes into pieces of at least one step and about `block_rows` rows."""
+    """Steps at which pieces begin: each has at least one step and about `block_rows` rows."""
     ends = np.concatenate([[0], np.cumsum(sizes)])
     bounds = [0]
     while bounds[-1] < len(sizes):

@@ -1,4 +1,4 @@
-"""Messages from the supervisor, sorted so that each reader can wait for its own."""
+"""Receives messages from the supervisor; callers wait for the kind of message that they need."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tfos_ml.protocol.channel import ChannelClosedError
 
 
 class Inbox:
-    """Keeps messages until somebody waits for them; a thread, begun by :meth:`start`, reads the channel.
+    """Keeps messages until they are requested. A thread, which :meth:`start` starts, reads the channel.
 
-    A wait lasts at most `timeout` seconds. The thread calls `at_end` when the nodes that train have ended.
+    Waiting ends with an error after `timeout` seconds. The thread calls `at_end` when the nodes that train have ended.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Inbox:
         self.cluster_done = False  # whether the nodes that train have ended
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the reading thread."""
         threading.Thread(target=self._read, name="inbox", daemon=True).start()
 
     def _read(self) -> None:
@@ -51,7 +51,7 @@ class Inbox:
                     self._changed.notify_all()
         except VersionMismatchError as error:
             end = error
-        finally:  # or those who wait would do so for ever
+        finally:  # else callers would wait for ever
             with self._changed:
                 self._closed = end
                 self._changed.notify_all()
@@ -99,7 +99,7 @@ class Inbox:
         return item
 
     def next_item(self, stream: str, timeout: float | None) -> Chunk | messages.Segment | None:
-        """The next chunk of a stream, or what comes after the chunks of a segment; None at the end of the input."""
+        """The next chunk of a stream, or the end of a segment; None at the end of the input."""
         with self._changed:
             chunks = self._chunks[stream]
         self._wait(lambda: chunks or self._end_of_input, "more rows", timeout)
@@ -117,7 +117,7 @@ class Inbox:
         return self._agreement
 
     def barrier(self) -> str | None:
-        """Wait until all have reached the barrier; returns what is wrong, if anything."""
+        """Wait until all nodes have reached the barrier; returns an error message, or None."""
         self._wait(lambda: self._barriers, "the other nodes", self._timeout)
         return self._barriers.popleft().error
 
@@ -126,7 +126,7 @@ class Inbox:
         self._wait(lambda: self._port_released, "the reserved port", self._timeout)
 
     def checkpoints_taken(self, count: int) -> None:
-        """Wait until `count` checkpoints have been sent to the driver, or could not be."""
+        """Wait until the supervisor has sent `count` checkpoints to the driver, or has failed to."""
         self._wait(lambda: self._checkpoints_taken >= count, "an answer about a checkpoint", self._timeout)
 
     def wait_cluster_done(self) -> None:

@@ -37,10 +37,10 @@ from tfos_ml.inference.tensorflow_import import (
 from tfos_ml.protocol.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.messages import Returned, Start
-from tfos_ml.worker.serving import send_heartbeat
+from tfos_ml.worker.heartbeat import send_heartbeat
 
 if TYPE_CHECKING:
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 _PR_SET_PDEATHSIG = 1
 
@@ -94,8 +94,8 @@ def _load_program(payload: str) -> tuple[Any, Any]:
 
 
 def _run(channel: Channel) -> None:
-    from tfos_ml.worker.context import NodeContext
     from tfos_ml.worker.inbox import Inbox
+    from tfos_ml.worker.node_context import NodeContext
     from tfos_ml.worker.outcome import outcome
 
     _import_libraries()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 RETURNED = "returned"
 _AROUND = ("tfos_ml/worker/main.py", "tfos_ml/compat/map_functions.py", "_sitebuiltins.py", "<frozen _sitebuiltins>")
@@ -33,18 +33,18 @@ def exit_line(error: SystemExit) -> str:
 
 
 def _frames(error: SystemExit) -> list[traceback.FrameSummary]:
-    """From the train function on; that of Python's ``exit()``, which is no more than ``sys.exit``, is left out."""
+    """The frames from the train function on, without that of Python's ``exit()``, which only calls ``sys.exit``."""
     frames = traceback.extract_tb(error.__traceback__)
     return [frame for frame in frames if not frame.filename.endswith(_AROUND)]
 
 
 def coordination() -> list[str]:
-    """Ways in which this process has been set up to work with others; each looked up only where it is loaded."""
+    """Names of the libraries and mechanisms with which this process can work with other processes."""
     return [name for name, is_used in _WAYS.items() if is_used()]
 
 
 def _eager_context() -> Any:
-    """TensorFlow's, if it has been made."""
+    """TensorFlow's eager context; None if there is none."""
     if "tensorflow" not in sys.modules:
         return None
     from tensorflow.python.eager import context
@@ -53,23 +53,23 @@ def _eager_context() -> Any:
 
 
 def _has_collectives() -> bool:
-    """As ``MultiWorkerMirroredStrategy`` and DTensor set them up."""
+    """Whether collective operations are set up, as by ``MultiWorkerMirroredStrategy`` and DTensor."""
     context = _eager_context()
     return context is not None and context._collective_ops_server_def is not None
 
 
 def _has_remote_devices() -> bool:
-    """As ``ParameterServerStrategy`` and ``tf.config.experimental_connect_to_cluster`` set them up."""
+    """Whether remote devices are set up, as by ``ParameterServerStrategy`` or ``experimental_connect_to_cluster``."""
     context = _eager_context()
     return context is not None and context.get_server_def() is not None
 
 
 def _is_initialized(module: str) -> Callable[[], bool]:
-    def ask() -> bool:
+    def is_initialized() -> bool:
         loaded = sys.modules.get(module)
         return bool(getattr(loaded, "is_initialized", lambda: False)())
 
-    return ask
+    return is_initialized
 
 
 def _is_loaded(module: str) -> Callable[[], bool]:

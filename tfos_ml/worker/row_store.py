@@ -1,139 +1,166 @@
-"""The rows of one node, as datasets need them: all spooled, counted, and agreed on with the other nodes."""
+"""All rows of one node, in its spool, and reading them in any order."""
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
-from tfos_ml import errors
-from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
-from tfos_ml.data.memory_budget import SPOOL_SETTING, MemoryBudget
-from tfos_ml.data.order import (
-    SHUFFLE_SETTING,
-    SHUFFLE_WINDOW_BLOCKS,
-    agree_steps,
-    shuffle_block,
-    total_counts,
-    unpack_counts,
-)
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tfos_ml.data.arrow import leaves
+from tfos_ml.data.memory_budget import MemoryBudget
+from tfos_ml.data.order import SHUFFLE_SETTING, Int64s, global_indices, shuffled, window_edges
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.protocol.channel import Channel
-from tfos_ml.protocol.messages import Reading, RowCounts, Start
-from tfos_ml.worker.dataset import RowStore
-from tfos_ml.worker.inbox import Inbox
+from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
+from tfos_ml.errors import SpoolFullError
+from tfos_ml.worker.rows import RowFormat, Rows, View
+from tfos_ml.worker.scattered import MOST_FILES, readings, scattered
+from tfos_ml.worker.stored_batches import StoredBatches
+from tfos_ml.worker.windows import load_rows, window_bounds, windows
+
+BLOCK_ROWS = 8192
+BLOCK_BYTES = 8 << 20
+MOST_READINGS = 3.0  # of a batch in one pass; sorting rows into files costs as much
 
 
-class NodeRows:
-    """The rows of one node, and how many the others have."""
+class RowStore(RowFormat):
+    """All rows of one node, in its spool; reads all `chunks` on construction.
 
-    def __init__(self, start: Start, schema: FeedSchema, inbox: Inbox, channel: Channel):
-        self._schema = schema
-        self._inbox = inbox
-        self._channel = channel
-        self._label = start.label
-        self._settings = start.settings
-        self._labels = {"train": start.feed_labels, "validation": start.validation_labels}
-        self._stores: dict[str, RowStore] | None = None
-        self.streamed = False  # whether they are being read with ``get_data_feed``, and not held for datasets
+    `shapes` has the shape of one row of each column, None where rows differ; `longest` the shape that holds the longest
+    row of all nodes. `totals` are the rows of all nodes by source partition. For `shuffle_block` see
+    :func:`tfos_ml.data.order.shuffled`; `budget` is the memory for the rows of this node.
+    """
 
-    @property
-    def are_held(self) -> bool:
-        """Whether all rows are here."""
-        return self._stores is not None
+    def __init__(
+        self,
+        chunks: Iterable[Chunk],
+        schema: FeedSchema,
+        shapes: list[tuple[int | None, ...]],
+        totals: Int64s,
+        longest: list[tuple[int, ...]] | None = None,
+        shuffle_block: int | None = None,
+        budget: MemoryBudget | None = None,
+    ):
+        super().__init__(schema, shapes)
+        self.longest = longest
+        self.total = int(totals.sum())
+        self.shuffle_block = shuffle_block
+        self.budget = budget or MemoryBudget.of_node(None)
+        self._batches = StoredBatches()
+        for chunk in chunks:
+            self._batches.add(chunk)
+        sizes, row_ids = self._batches.sizes, self._batches.row_ids
+        self._batches.forget_ids()
+        self._starts = np.cumsum([0, *sizes])
+        self.indices = global_indices(row_ids, totals) if len(row_ids) else row_ids
+        numbers = range(len(self._batches))
+        self._rows = None if self.spilled else Rows(self, [self._views(number) for number in numbers], sizes)
 
-    def keep(self) -> None:
-        """Ask for all rows to be spooled."""
-        self._channel.send(Reading("dataset", keeps_rows=True))
-
-    def _agreement(self) -> dict[str, RowCounts]:
-        """The row counts of all nodes, by label; waits for them."""
-        if self.streamed:
-            raise errors.CollectiveCallError("ctx.dataset() after ctx.get_data_feed(): the rows are being streamed")
-        if self._stores is None:
-            self.keep()
-        return self._inbox.agreement()
-
-    def counts(self, stream: str) -> dict[str, int]:
-        """Number of rows of each node in ``"train"`` or ``"validation"``, by label."""
-        agreement = self._agreement()
-        labels = self._labels[stream]
-        for label in labels:
-            if agreement[label].counts is None:
-                raise errors.CollectiveCallError(
-                    f"rows cannot be counted and steps not agreed on, because {label} {agreement[label].why}. "
-                    "Let every chief and worker call ctx.dataset()"
-                )
-        return {label: agreement[label].rows[stream] for label in labels}
-
-    @property
-    def skipped(self) -> int:
-        """Number of rows of all nodes that ``handleInvalid="skip"`` left out."""
-        return sum(counted.skipped for counted in self._agreement().values())
+    def __len__(self) -> int:
+        return len(self.indices)
 
     @property
-    def size(self) -> int:
-        """Bytes of the training rows of all nodes."""
-        return sum(counted.size for counted in self._agreement().values())
+    def spilled(self) -> bool:
+        """Whether some rows are on disk rather than in shared memory."""
+        return self._batches.directory is not None
 
-    def shuffle_notice(self) -> str:
-        """What to say of a shuffle of the training rows: that it is one of blocks, or that it is slow; else empty."""
-        store, size, limit = self.store("train"), self.size, self._settings.shuffle_memory
-        sizes = f"{SHUFFLE_SETTING}={_shown(limit)}; the rows of all nodes are {_shown(size)}"
-        if store.shuffle_block is not None:
-            return (
-                f"shuffle=True shuffles blocks of {store.shuffle_block:,} rows, and rows within windows of "
-                f"{SHUFFLE_WINDOW_BLOCKS} blocks, not all rows ({sizes})."
-            )
-        if store.spilled:
-            return (
-                f"shuffle=True permutes all rows, of which some are on disk, and writes them there once more each pass "
-                f"({sizes}; {SPOOL_SETTING}={_shown(store.budget.size)}). A {SHUFFLE_SETTING} below the size "
-                "of the rows shuffles blocks instead, at the speed of the disk."
-            )
-        return ""
+    def _views(self, number: int) -> list[View]:
+        batch = self._batches[number]
+        return [self.view(batch, column) for column in range(len(self.schema.columns))]
 
-    def agreed_steps(self, batch_size: int, drop_remainder: bool) -> int:
-        """Number of batches in one pass, the same on every node."""
-        rows = self.counts("train")
-        if self._label not in rows:
-            raise errors.CollectiveCallError(f"{self._label} receives no training rows; only {list(rows)} do")
-        if not any(rows.values()):
-            raise errors.EmptyDataError(no_rows(self.skipped))
-        return agree_steps(rows, batch_size, drop_remainder)
+    def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
+        """Positions of this node's rows in the order of a pass, shape ``(rows,)``, and the edges for :meth:`read`."""
+        if seed is None:
+            return np.argsort(self.indices, kind="stable"), window_edges(self.indices, None)
+        places = shuffled(self.indices, self.total, seed, epoch, self.shuffle_block)
+        order = np.argsort(places, kind="stable")
+        return order, window_edges(places[order], self.shuffle_block)
 
-    def store(self, stream: str) -> RowStore:
-        """All rows of this node of one stream."""
-        if self._stores is None:
-            counted = [c for c in self._agreement().values() if c.counts is not None]
-            totals = total_counts([unpack_counts(c.counts) for c in counted if c.counts is not None])
-            columns = range(len(self._schema.columns))
-            extents = [merge_extents([tuple(e) for e in c.extents[i]] for c in counted) for i in columns]
-            for extent, spec in zip(extents, self._schema.columns, strict=True):
-                check_vector_size(extent, spec)
-            shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
-            longest = [tuple(high for _, high in e) for e in extents]
-            block = shuffle_block(sum(self.counts("train").values()), self.size, self._settings.shuffle_memory)
-            budget = MemoryBudget.of_node(self._settings.spool_memory, self._settings.host_nodes)
-            self._stores = {
-                name: RowStore(
-                    iter(partial(self._inbox.next_chunk, name), None),
-                    self._schema,
-                    shapes,
-                    totals,
-                    longest,
-                    block,
-                    budget,
-                )
-                for name in self._labels
-            }
-        return self._stores[stream]
+    def _row_bytes(self) -> int:
+        return max(1, self.nbytes // max(1, len(self)))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all rows in memory."""
+        return self._batches.nbytes
+
+    def byte_sum(self, column: int) -> Int64s:
+        """Sum over the bytes of a column's values, the same for any order of rows; shape ``(1,)``."""
+        total = sum(_byte_sum(leaves(batch.column(column))) for batch in self._each_batch())
+        return np.array([total % 2**62], dtype=np.int64)
+
+    def bounds(self, column: int) -> tuple[float, float]:
+        """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
+        low, high = np.inf, -np.inf
+        for batch in self._each_batch():
+            limits = pc.min_max(leaves(batch.column(column)))
+            if limits["min"].is_valid:
+                low, high = min(low, limits["min"].as_py()), max(high, limits["max"].as_py())
+        return low, high
+
+    def _each_batch(self) -> Iterator[pa.RecordBatch]:
+        return (self._batches[number] for number in range(len(self._batches)))
+
+    def block_rows(self) -> int:
+        """Rows to gather at a time: thousands, but at most a few megabytes."""
+        return rows_of_block(self._row_bytes())
+
+    def read(self, order: Int64s, cuts: Int64s, edges: Int64s) -> Generator[tuple[Rows, Int64s]]:
+        """Read the pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
+
+        `order` has positions of this node's rows; `edges` are the indices in it at which other blocks begin. Rows in
+        memory stay within the budget, unless a single piece is larger.
+        """
+        if self._rows is not None:
+            for start, end in pairwise(cuts):
+                yield self._rows, order[start:end]
+            return
+        bounds = window_bounds(int(cuts[-1]), self._rows_in_window(), edges)
+        is_near = readings(order, np.array(bounds), self._starts) <= MOST_READINGS
+        if is_near or len(bounds) > 2 * MOST_FILES:
+            yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
+            return
+        with scattered(self, self._batches, self._starts, order, np.array(bounds)) as load:
+            yield from windows(order, cuts, bounds, load)
+
+    def _rows_in_window(self) -> int:
+        return max(1, self.budget.window // self._row_bytes(), -(-len(self) // MOST_FILES))
+
+    def check_room(self) -> None:
+        """Raise ``SpoolFullError`` if all rows will be permuted and the disk has no space for a second copy."""
+        is_sorted = self.shuffle_block is None and len(self) > MOST_READINGS * self._rows_in_window()
+        if self._batches.directory is None or not is_sorted:
+            return
+        try:
+            SpoolDirectories(None, Path(self._batches.directory)).disk_for(self.nbytes)
+        except NoRoomError as error:
+            raise SpoolFullError(
+                f"a shuffle of rows on disk writes a second copy of them, but there is {error} Or set "
+                f"{SHUFFLE_SETTING} below the size of all rows, which are then shuffled in blocks, without a copy"
+            ) from error
+
+    def first(self, rows: int) -> tuple[Rows, Int64s]:
+        """The first `rows` rows, or all if there are fewer, in the form of :meth:`read`."""
+        rows = min(rows, len(self))
+        pieces = self.read(np.arange(rows), np.array([0, rows]), np.zeros(0, np.int64))
+        try:
+            return next(pieces)
+        finally:
+            pieces.close()
 
 
-def _shown(size: int) -> str:
-    return f"{size / 2**30:,.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:,.1f} MiB"
+def rows_of_block(row_bytes: int) -> int:
+    """The number of rows to gather at a time, given the size of a row."""
+    return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
 
 
-def no_rows(skipped: int) -> str:
-    """What to say of rows that are not there."""
-    if skipped:
-        return f"no row is left to train on: all {skipped} hold a null, NaN or infinity, and were skipped"
-    return "the DataFrame has no rows to train on"
+def _byte_sum(values: pa.Array) -> int:
+    if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
+        data, offsets = values.buffers()[2], np.frombuffer(values.buffers()[1], np.int32)[values.offset :]
+        used = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[len(values)]] if len(values) else b""
+        return int(np.sum(used, dtype=np.int64)) + len(used)
+    return int(np.sum(values.to_numpy(zero_copy_only=False).view(np.uint8), dtype=np.int64))

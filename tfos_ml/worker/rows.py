@@ -1,4 +1,4 @@
-"""Rows in memory as a list of batches, and NumPy arrays of any of them."""
+"""Rows in memory as a list of batches; makes NumPy arrays of any of the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 
 View: TypeAlias = Array | pa.Array
-"""A column of a batch: NumPy where rows are numbers of one shape, without a copy, Arrow elsewhere."""
+"""A column of a batch: a NumPy view if the rows are numbers of one shape, else an Arrow array."""
 
 
 Part: TypeAlias = tuple[Sequence[View], Int64s]
@@ -23,7 +23,7 @@ Part: TypeAlias = tuple[Sequence[View], Int64s]
 
 
 class RowFormat:
-    """The schema of rows, and the shape of one row of each column, None where rows differ."""
+    """The schema of rows, and the shape of one row of each column; None in a shape is a length that varies."""
 
     def __init__(self, schema: FeedSchema, shapes: list[tuple[int | None, ...]]):
         self.schema = schema
@@ -35,7 +35,7 @@ class RowFormat:
 
     @property
     def has_ragged(self) -> bool:
-        """Whether those of any column do."""
+        """Whether rows of any column differ in shape."""
         return any(map(self.is_ragged, range(len(self.shapes))))
 
     def view(self, batch: pa.RecordBatch, column: int) -> View:
@@ -55,7 +55,7 @@ class Rows:
 
     @property
     def only_batch(self) -> list[View]:
-        """The columns of rows that are one batch."""
+        """The columns, if all rows are in one batch."""
         return [views[0] for views in self._views]
 
     def gather(self, rows: Int64s, pad_value: float) -> tuple[Array, ...]:
@@ -90,9 +90,9 @@ class Rows:
 
 
 def joined(form: RowFormat, rows: int, parts: Iterable[Part]) -> Rows:
-    """So many rows as one batch in memory of its own: of each part, the columns of a batch, those at some positions.
+    """Copy the rows of all parts to one batch in new memory; `rows` is their number.
 
-    A batch is copied once, before the next part is asked for.
+    The rows of a part are copied before the next part is taken from `parts`.
     """
     columns: list[Any] = [[] for _ in form.schema.columns]
     done = 0
@@ -111,7 +111,7 @@ def joined(form: RowFormat, rows: int, parts: Iterable[Part]) -> Rows:
 
 
 def picks_of(rows: Int64s, starts: Int64s) -> list[tuple[int, Int64s, Int64s]]:
-    """For each batch that holds some of the rows: its number, their places in `rows`, their places in the batch.
+    """For each batch that has some of the rows: its number, the indices in `rows`, and the positions in the batch.
 
     `starts` has the position of each batch's first row, and the number of all rows.
     """
@@ -125,7 +125,7 @@ def picks_of(rows: Int64s, starts: Int64s) -> list[tuple[int, Int64s, Int64s]]:
 
 
 def as_index(rows: Int64s) -> Int64s | slice:
-    """Positions (at least one) as a slice if they follow each other without a gap, which saves a copy."""
+    """Convert positions (at least one) to a slice if they are consecutive, which saves a copy."""
     first, last = int(rows[0]), int(rows[-1])
     is_run = last - first == len(rows) - 1 and (np.diff(rows) == 1).all()
     return slice(first, last + 1) if is_run else rows
@@ -139,13 +139,13 @@ def _lengths(view: View) -> Array:
 
 
 def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Memory of Arrow's pool: it begins where TensorFlow takes it without a copy, which NumPy's does not."""
+    """An array in memory of Arrow's pool, whose alignment lets TensorFlow use it without a copy, unlike NumPy's."""
     size = math.prod(shape) * dtype.itemsize
     return np.frombuffer(pa.allocate_buffer(size), np.uint8, size).view(dtype).reshape(shape)
 
 
 def _gather_numbers(views: Sequence[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
-    """Rows of fixed shape: a view where they lie side by side, else one copy."""
+    """Rows of fixed shape: a view if the rows are consecutive in one batch, else a copy."""
     if len(picks) == 1 and isinstance(at := as_index(picks[0][2]), slice):
         return views[picks[0][0]][at]
     gathered = _empty((rows, *views[0].shape[1:]), views[0].dtype)

@@ -1,8 +1,9 @@
-"""Rows on disk in an order that is not that of the disk at all: sorted into files, one for each window of the pass.
+"""Sorts rows on disk into files, one for each window of a pass, to read them in random order.
 
-Reading a permutation of all rows window by window would read nearly every batch for every window. Instead all batches
-are read once, in the order of the disk, each row is appended to the file of its window, and the files are read one
-after another: three times the traffic of one pass, all of it sequential, and disk for the rows once more.
+If windows of a permutation of all rows were read directly, nearly every batch would be read for every window. Instead,
+all batches are read once, in the order of the disk. Each row is appended to the file of its window. Then the files are
+read one after another. This takes three times the traffic of one pass, all of it sequential, and disk space for a
+second copy of the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MOST_FILES = 256  # open at a time
 
 
 def readings(order: Int64s, bounds: Int64s, starts: Int64s) -> float:
-    """How often a batch is read in a pass, on average, if windows ``order[bounds[i] : bounds[i + 1]]`` are loaded."""
+    """How often a batch is read in a pass on average, if windows ``order[bounds[i] : bounds[i + 1]]`` are loaded."""
     batches = len(starts) - 1
     batch_of = np.searchsorted(starts, order[: bounds[-1]], side="right") - 1
     windows = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
@@ -43,7 +44,7 @@ def scattered(
 
     The files are deleted when the context ends. Raises ``NoRoomError`` if the disk is full.
     """
-    window_of = np.full(starts[-1], -1, np.int32)  # rows that the pass leaves out are in none
+    window_of = np.full(starts[-1], -1, np.int32)  # -1: the pass leaves the row out
     window_of[order[: bounds[-1]]] = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
     directory = Path(tempfile.mkdtemp(prefix="pass-", dir=batches.directory))
     try:
@@ -82,7 +83,7 @@ def _scatter(batches: StoredBatches, starts: Int64s, window_of: Any, paths: list
 
 
 def _tables(batches: StoredBatches, starts: Int64s, rows: int) -> Iterator[tuple[int, pa.Table]]:
-    """Consecutive batches together, about so many rows at a time, each with the position of the first row."""
+    """Tables of consecutive batches with about `rows` rows, each with the position of its first row."""
     first = 0
     while first < len(batches):
         last = max(first + 1, int(np.searchsorted(starts, starts[first] + rows, side="right")) - 1)

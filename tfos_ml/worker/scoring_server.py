@@ -1,11 +1,11 @@
-"""``tfos_ml.worker.scoring_server``: the process in which all Python workers of an executor run their models.
+"""``tfos_ml.worker.scoring_server``: runs the models for all Python workers of an executor in one process.
 
-So a model is in memory once, and no Python worker imports TensorFlow. A connection is one task's use of one model: the
-first batch says how the model is called, each further one has rows (:mod:`tfos_ml.inference.shared_batches`).
-Connections are served at the same time, a thread each. The process ends with its *owner*, the executor, and when
-nobody has been connected for a while, or memory is short then.
+So each model is in memory once, and Python workers do not import TensorFlow. Each task opens a connection for each
+model. The first batch on it says how to call the model; each further batch has rows
+(:mod:`tfos_ml.inference.shared_batches`). Each connection is served by its own thread. The server ends when its
+*owner*, the executor, ends. It also ends when it has had no connection for a while, or has none and memory is short.
 
-The other side is :mod:`tfos_ml.agent.scoring_client`.
+The client is :mod:`tfos_ml.agent.scoring_client`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.shared_batches import BatchSent, Ready, SharedBatches
 from tfos_ml.inference.tensorflow_import import import_tensorflow
 
-OUTPUT = "output"  # the column that a batch of results has
-MIN_IDLE_SECONDS = 10.0  # for who has started it, and has not connected yet
+OUTPUT = "output"  # the column with the results
+MIN_IDLE_SECONDS = 10.0  # time for the process that has started it to connect
 _TICK_SECONDS = 5.0
 
 
@@ -42,11 +42,11 @@ class ScoringServer:
     listener : socket.socket
         Where Python workers connect.
     path : Path
-        Of its socket, which it deletes in the end.
+        Path of the socket, which the server deletes when it ends.
     owner : ProcessHandle
-        The process with which it ends.
+        The process whose end also ends the server.
     idle_seconds : float
-        How long it stays while nobody is connected.
+        Time without a connection after which it ends.
     """
 
     def __init__(self, listener: socket.socket, path: Path, owner: ProcessHandle, idle_seconds: float):
@@ -55,12 +55,12 @@ class ScoringServer:
         self._inode = self._path.stat().st_ino
         self._owner = owner
         self._idle_seconds = idle_seconds
-        self._loads = threading.Lock()  # the cache of loaded models is not for several threads
+        self._loads = threading.Lock()  # the cache of loaded models is not thread-safe
         self._connected = 0
         self._changes = threading.Lock()
 
     def serve(self) -> None:
-        """Serve until the owner has ended, or nobody has been connected for long enough."""
+        """Serve until the owner ends, or until there has been no connection for `idle_seconds`."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._owner, selectors.EVENT_READ)
@@ -78,7 +78,7 @@ class ScoringServer:
         self._delete_socket()
 
     def _leave(self) -> bool:
-        """Take no more connections, unless there is one, or somebody is about to make one."""
+        """Close the socket, unless a client is connecting or starting a server; returns whether it is closed."""
         with contextlib.suppress(OSError), unix_sockets.locked(self._path.parent, seconds=0):
             with selectors.DefaultSelector() as selector:
                 selector.register(self._listener, selectors.EVENT_READ)
@@ -91,7 +91,7 @@ class ScoringServer:
     def _delete_socket(self) -> None:
         self._listener.close()
         with contextlib.suppress(OSError):
-            if self._path.stat().st_ino == self._inode:  # else it is another server's by now
+            if self._path.stat().st_ino == self._inode:  # else it belongs to another server now
                 self._path.unlink()
                 self._path.parent.rmdir()
 
@@ -112,7 +112,7 @@ class ScoringServer:
         try:
             self._answer(batches)
         except (ConnectionError, ValueError, pa.ArrowInvalid):
-            pass  # who asked is gone, or says what nobody knows
+            pass  # the client has ended, or has sent something else
         finally:
             batches.close()
             with self._changes:
@@ -120,7 +120,7 @@ class ScoringServer:
 
     def _answer(self, batches: SharedBatches) -> None:
         """Load the model, and score batches until the connection ends."""
-        described = _received_batch(batches)  # an end: somebody has looked whether this server answers
+        described = _received_batch(batches)  # raises if a client has only checked that the server answers
         try:
             scoring = udf.decode_scoring(described.column(0)[0].as_py())
             with self._loads:
@@ -154,11 +154,12 @@ def _score(scoring: udf.ScoringSpec, function: saved_model.Scorer, batch: pa.Rec
 def main(arguments: Sequence[str]) -> None:
     """Serve at the socket that is standard input.
 
-    The arguments are ours, the socket's path, the owner's pid and start, idle seconds.
+    The arguments are the pid of the parent ("0" in a fork), the path of the socket, the pid and start time of the
+    owner, and idle seconds.
     """
     parent, path, pid, started, idle_seconds = arguments
     if parent != "0" and os.fork():
-        os._exit(0)  # it is nobody's child: who has started it may end first, or never wait for it
+        os._exit(0)  # detached, because its parent may end first or never wait for it
     listener = socket.socket(fileno=os.dup(0))
     owner = ProcessHandle.open(int(pid), int(started))
     if owner is not None:

@@ -1,4 +1,4 @@
-"""The record batches of a spool: mapped where they are in shared memory, read one by one where they are on disk."""
+"""The record batches of a spool. Batches in shared memory are mapped; those on disk are read one by one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _OnDisk:
 class StoredBatches:
     """The batches of chunks, by number, in the order in which the chunks were added.
 
-    What is in shared memory stays mapped, of what is on disk nothing is kept. Threads may read at the same time.
+    Batches in shared memory stay mapped; batches on disk are not kept in memory. Several threads may read.
     """
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class StoredBatches:
         self._ids: list[Int64s] = []
         self._files: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
-        self.nbytes = 0  # of all rows in memory
-        self.nbytes_held = 0  # of those in shared memory
-        self.directory: str | None = None  # of those on disk; None if there are none
+        self.nbytes = 0  # size that all rows have in memory
+        self.nbytes_held = 0  # size of the rows in shared memory
+        self.directory: str | None = None  # of the rows on disk; None if there are none
 
     def add(self, chunk: Chunk) -> None:
-        """Add the batches of a chunk; of one on disk only the row ids are read."""
+        """Add the batches of a chunk; if it is on disk, only the row ids are read now."""
         if chunk.on_disk:
             self.directory = os.path.dirname(chunk.path)
             ids = list(_ids_on_disk(chunk.path))
@@ -62,16 +62,16 @@ class StoredBatches:
 
     @property
     def sizes(self) -> list[int]:
-        """Rows of each batch whose ids have not been forgotten."""
+        """Number of rows of each batch, until :meth:`forget_ids`."""
         return [len(ids) for ids in self._ids]
 
     @property
     def row_ids(self) -> Int64s:
-        """Of the same batches, shape ``(rows,)``."""
+        """Row ids of all batches until :meth:`forget_ids`, shape ``(rows,)``."""
         return np.concatenate([np.zeros(0, np.int64), *self._ids])
 
     def forget_ids(self) -> None:
-        """Keep the row ids of the batches so far no longer."""
+        """Free the memory of the row ids."""
         self._ids = []
 
     def _read(self, batch: _OnDisk) -> pa.RecordBatch:
@@ -79,14 +79,14 @@ class StoredBatches:
             reader = self._files.pop(batch.path, None)
             if reader is None:
                 reader = open_stored(batch.path)
-            self._files[batch.path] = reader  # the last is the latest
+            self._files[batch.path] = reader  # the most recently used is last
             if len(self._files) > OPEN_FILES:
                 self._files.popitem(last=False)
             return reader.get_batch(batch.number)
 
 
 def open_stored(path: str, **options: Any) -> Any:
-    """A reader that reads what it is asked for, rather than mapping the file, which would count as memory."""
+    """A reader that reads single batches. It does not map the file, because mapped pages count as memory."""
     return pa.ipc.open_file(pa.OSFile(path), options=pa.ipc.IpcReadOptions(use_threads=False, **options))
 
 

@@ -1,9 +1,10 @@
-"""Rows that are not all in memory, read in any order with bounded memory.
+"""Reads rows on disk in any order, with bounded memory.
 
-A pass is cut into *windows*: as many rows as may be in memory at a time. A thread reads the batches that hold rows of
-the next window, each once and in the order in which they lie on disk, and keeps those rows, while the present window is
-being trained. So it costs as many readings of all batches as windows need rows of a batch: one where the order of the
-pass is that of the disk, or a block shuffle. What a window begins of a step, the next one takes over.
+A pass is cut into *windows*, which have as many rows as may be in memory at a time. While the current window is used, a
+thread reads the batches that have rows of the next window, each once and in the order of the disk, and keeps these
+rows. A batch is read once for each window that needs some of its rows. That is about once per pass if the order is that
+of the disk or of a block shuffle. The rows of a step that a window does not complete are carried over to the next
+window.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ ReadBatch: TypeAlias = Callable[[int], Sequence[View]]
 """The columns of a batch, by its number."""
 
 Load: TypeAlias = Callable[[Int64s, Sequence[Part]], Rows]
-"""Rows of some parts, and then those at ascending positions, as one batch; called for one window after another."""
+"""Loads one window after another: the rows of some parts, then those at ascending positions, as one batch."""
 
 
 @dataclass
 class _Window:
-    start: int  # place in the order of its first row
+    start: int  # index in the order of the first row
     rows: Rows
-    at: Int64s  # positions in `rows`, from that place on
+    at: Int64s  # positions in `rows`, in the order
 
 
 def windows(order: Int64s, cuts: Int64s, bounds: Sequence[int], load: Load) -> Iterator[tuple[Rows, Int64s]]:
-    """The pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
+    """Read the pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.
 
-    `bounds` are the places in the order at which windows begin and the last ends.
+    `bounds` are the indices in the order at which windows begin, and the end of the last window.
     """
     if not len(order) or len(bounds) < 2:
         yield from ((load(order[:0], ()), order[:0]) for _ in pairwise(cuts))

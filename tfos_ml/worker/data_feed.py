@@ -1,4 +1,4 @@
-"""``DataFeed``: rows as they arrive, for train functions that ask for them batch by batch."""
+"""``DataFeed``: gives train functions the rows as they arrive, batch by batch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DataFeed:
         self._writer: pa.ipc.RecordBatchFileWriter | None = None
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """Batches of all epochs; a chunk is released once it has been read for the last time."""
+        """Read the batches of all epochs; a chunk is released after it has been read for the last time."""
         kept: list[Chunk] = []
         while (chunk := self._inbox.next_chunk("train")) is not None:
             yield from read_chunk(chunk.path)

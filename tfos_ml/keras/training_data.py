@@ -15,11 +15,10 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
-from tfos_ml.keras.collectives import WorkerGroup
 from tfos_ml.keras.column_checks import check_class_weight, check_label
 from tfos_ml.keras.inspection import ModelDescription
+from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.keras.worker_rows import WorkerRows
-from tfos_ml.worker.dataset import RowStore
 from tfos_ml.worker.export import (
     arrange_inputs,
     by_path,
@@ -30,11 +29,12 @@ from tfos_ml.worker.export import (
     is_nested,
     tensor_spec,
 )
-from tfos_ml.worker.row_store import no_rows
+from tfos_ml.worker.node_rows import no_rows
+from tfos_ml.worker.row_store import RowStore
 from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:
-    from tfos_ml.worker.context import NodeContext
+    from tfos_ml.worker.node_context import NodeContext
 
 _VALUES, _LENGTHS = "tfos_ml_values", "tfos_ml_lengths"
 

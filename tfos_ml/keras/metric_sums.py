@@ -1,4 +1,4 @@
-"""Synchronizes the workers at the end of each pass: metrics, layer state, decisions."""
+"""Adds the states of metrics up over the workers at the end of each pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from tfos_ml.keras.collectives import Array, WorkerGroup
+from tfos_ml.keras.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     from tfos_ml.keras.data_parallel import PassRules
@@ -104,33 +104,3 @@ class MetricSums:
         mine = np.array([float(np.asarray(values[n])) if weight else 0.0 for n in names]) * weight
         (total,) = self._group.sum_arrays([mine])
         return dict(zip(names, total.tolist(), strict=True))
-
-
-class LayerState:
-    """State that is not trained by gradients, such as BatchNormalization's moving statistics.
-
-    At the end of an epoch, all workers get the row-weighted mean of their states. State that no worker has changed is
-    not averaged, so that it keeps its exact value.
-    """
-
-    def __init__(self, model: keras.Model, group: WorkerGroup):
-        self._group = group
-        self._variables = [v for v in model.non_trainable_variables if "float" in v.dtype] if group.size > 1 else []
-        self._before: list[Array] = []
-
-    def begin(self) -> None:
-        """Record the state at the beginning of an epoch, when it is the same on all workers."""
-        self._before = [np.asarray(v) for v in self._variables]
-
-    def bring_together(self, weight: float) -> None:
-        """Give all workers the mean of their states."""
-        if not self._variables:
-            return
-        changes = [
-            (np.asarray(v, np.float64) - before) * weight
-            for v, before in zip(self._variables, self._before, strict=True)
-        ]
-        for variable, before, change in zip(
-            self._variables, self._before, self._group.sum_arrays(changes), strict=True
-        ):
-            variable.assign((before + change).astype(before.dtype))

@@ -1,4 +1,4 @@
-"""Whether a node's train function only serves: then nobody needs to wait for its end, which never comes."""
+"""Heartbeats of a node. They say whether its train function only serves, and so will never return."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from tfos_ml.protocol.messages import Heartbeat
 
 
 def send_heartbeat(channel: Channel) -> None:
-    """Send the supervisor a heartbeat, and with it whether the train function only serves."""
+    """Send a heartbeat to the supervisor. It says whether the train function only serves."""
     channel.send(Heartbeat(is_joining_server()))
 
 
 def is_joining_server() -> bool:
-    """Whether the main thread waits in ``join`` of a ``tf.distribute.Server``, no matter who started that."""
-    library = sys.modules.get("tensorflow.python.training.server_lib")  # where it is; tensorflow may be half imported
+    """Whether the main thread waits in ``join`` of any ``tf.distribute.Server``."""
+    library = sys.modules.get(
+        "tensorflow.python.training.server_lib"
+    )  # not through tensorflow, which may be half imported
     server = getattr(library, "Server", None)
     if server is None:
         return False

@@ -10,7 +10,7 @@ from tfos_ml import errors
 from tfos_ml.common.arguments import check_call
 from tfos_ml.data import schema
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
-from tfos_ml.stages.base import ClusterEstimator
+from tfos_ml.stages.cluster_estimator import ClusterEstimator
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import TFEstimatorConstructor
 from tfos_ml.stages.params import TrainFnParams

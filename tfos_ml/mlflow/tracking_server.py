@@ -1,6 +1,6 @@
-"""Whether the tracking server answers, found out before MLflow sends a request.
+"""Checks whether the tracking server answers before MLflow sends a request.
 
-MLflow repeats a request that fails for minutes. Training is not to wait for that.
+MLflow repeats a failing request for minutes, and a fit must not wait for that.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _RETRIES, _REQUEST_TIMEOUT = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQ
 
 
 def answers(tracking_uri: str) -> bool:
-    """Whether a server gives any answer within 5 s; stores that are not reached over HTTP always do."""
+    """Whether a tracking server answers within 5 s; true for stores without HTTP."""
     if not tracking_uri.startswith(("http://", "https://")):
         return True
     try:
         requests.get(f"{tracking_uri.rstrip('/')}/health", timeout=TIMEOUT)
     except requests.exceptions.SSLError:
-        return True  # MLflow may have been told to trust it
+        return True  # MLflow may be configured to accept the certificate
     except requests.RequestException:
         return False
     return True
 
 
 def attempt(action: Callable[[], object], otherwise: str) -> bool:
-    """Whether something at the tracking server worked; if not, a warning says so, with the error for ``%s``."""
+    """Call `action`; returns whether it worked. If not, log the warning `otherwise`, with the error for its ``%s``."""
     uri = mlflow.get_tracking_uri()
     error: object = "it does not answer"
     try:
@@ -50,7 +50,7 @@ def attempt(action: Callable[[], object], otherwise: str) -> bool:
 
 @contextlib.contextmanager
 def impatient() -> Iterator[None]:
-    """Make MLflow try once and wait 5 s, for requests to a server that did not answer before."""
+    """Within this context, MLflow tries each request once and waits at most 5 s."""
     before = {name: os.environ.get(name) for name in (_RETRIES, _REQUEST_TIMEOUT)}
     os.environ[_RETRIES], os.environ[_REQUEST_TIMEOUT] = "0", str(int(TIMEOUT))
     try:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.ml import Model
 
 from tfos_ml import errors
-from tfos_ml.agent.scoring_client import make_udf_function
+from tfos_ml.agent.scorer import make_udf_function
 from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
@@ -23,7 +23,7 @@ from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
 from tfos_ml.driver.preflight import scoring_process
 from tfos_ml.inference import arrow_udf, saved_model, udf
-from tfos_ml.inference.appended_columns import OutputColumns
+from tfos_ml.inference.appended_columns import AppendedColumns
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.local_inputs import local_inputs
@@ -33,12 +33,12 @@ from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
+from tfos_ml.stages.model_columns import input_mapping, output_columns
 from tfos_ml.stages.model_repr import model_repr
-from tfos_ml.stages.output_columns import output_columns
 from tfos_ml.stages.params import ClassifierParams
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.stages.summary import TrainingSummary
-from tfos_ml.worker.datafeed import RESULT_COLUMN
+from tfos_ml.worker.data_feed import RESULT_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -141,7 +141,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         model: Artifact | Path,
         signature: Signature,
         inputs: Sequence[InputBinding],
-        outputs: OutputColumns,
+        outputs: AppendedColumns,
     ) -> udf.ScoringSpec:
         wanted = self._get("outputMapping") or signature.outputs
         return udf.ScoringSpec(
@@ -169,39 +169,16 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return StructType([*schema.fields, *self._bind_outputs(signature, archive, schema).schema_fields()])
 
     def _bind_inputs(self, signature: Signature, columns: StructType) -> list[schema.ColumnSpec]:
-        mapping = self._input_mapping(signature, columns.names)
+        mapping = input_mapping(self, signature, columns.names)
         specs = [schema.column_spec(columns, column, tensor, "feature") for column, tensor in mapping.items()]
         for spec in specs:
             udf.check_binding(spec, signature.inputs[spec.name])
             check_vector_width(columns, spec, signature.inputs[spec.name])
         return specs
 
-    def _input_mapping(self, signature: Signature, columns: Sequence[str] = ()) -> dict[str, str]:
-        """``{column: tensor name}``, each input once."""
-        mapping: dict[str, str] | None = self._get("inputMapping")
-        if mapping is None:
-            if len(signature.inputs) != 1:
-                raise errors.SignatureError(
-                    f"The model has {len(signature.inputs)} inputs; bind each with inputMapping. "
-                    f"Its signature: {signature}"
-                )
-            mapping = {self._get("featuresCol"): next(iter(signature.inputs))}
-        if sorted(mapping.values()) != sorted(signature.inputs):
-            raise errors.SignatureError(
-                f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
-                f"Columns: {list(columns)}"
-            )
-        single = {name: str(tensor) for name, tensor in signature.inputs.items() if tensor.shape == ()}
-        if single:
-            raise errors.SignatureError(
-                f"Inputs {single} are single values without a batch, but the model is given many rows at once. Save it "
-                "with a signature that takes a batch, for instance of tf.map_fn over its function."
-            )
-        return mapping
-
     def _bind_outputs(
         self, signature: Signature, archive: Archive, columns: StructType, spark: SparkSession | None = None
-    ) -> OutputColumns:
+    ) -> AppendedColumns:
         content = archive.member(PREDICTION_SPEC_FILE)
         prediction_spec = None if content is None else PredictionSpec(**json.loads(content))
         return output_columns(self, signature.outputs, prediction_spec, columns, self._labels, spark)
@@ -274,7 +251,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         """
         archive = self._packed()
         signature = self._signature_of(archive)
-        mapping = self._input_mapping(signature)
+        mapping = input_mapping(self, signature)
         tensors = local_inputs(rows, mapping, signature, self._get("padValue"), self._get("handleInvalid"))
         function = saved_model.load(archive.directory, self._get("signatureDefKey"), self._tag_set)
         bindings = [InputBinding(column, name, signature.inputs[name]) for column, name in mapping.items()]
@@ -331,7 +308,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         integers = ["int" in binding.tensor.dtype for binding in bindings]
         return arrow_udf.register(spark, name, function, outputs.result_type(), integers)
 
-    def _unbound(self) -> tuple[Archive, Signature, list[InputBinding], OutputColumns]:
+    def _unbound(self) -> tuple[Archive, Signature, list[InputBinding], AppendedColumns]:
         """The packed SavedModel, its signature, and the columns that the Params name."""
         from pyspark.sql.types import StructType
 
@@ -340,7 +317,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         signature = self._signature_of(archive)
         bindings = [
             InputBinding(column, tensor, signature.inputs[tensor])
-            for column, tensor in self._input_mapping(signature).items()
+            for column, tensor in input_mapping(self, signature).items()
         ]
         return archive, signature, bindings, self._bind_outputs(signature, archive, StructType())
 

@@ -32,18 +32,18 @@ from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.addresses import tensorboard_port
 from tfos_ml.protocol.artifacts import publish
+from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.paths import is_remote
 from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.protocol.template import ClusterTemplate, make_template
 from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
 from tfos_ml.stages.fit_outcome import tell_skipped, timeline_of, warn_of_outcome
-from tfos_ml.stages.input import InputRows, feed_schema, input_files
+from tfos_ml.stages.input import InputRows, feed_schema, files_to_read
 from tfos_ml.stages.input_mode import InputMode
-from tfos_ml.stages.model import TFModel
 from tfos_ml.stages.params import TrainingParams
 from tfos_ml.stages.persistence import Saveable
+from tfos_ml.stages.tf_model import TFModel
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -219,7 +219,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             tensorboard=self._get("tensorboard"),
             tensorboard_port=tensorboard_port(df.sparkSession),
             signature_def_key=self._get("signatureDefKey"),
-            files=input_files(df) if self._get("inputMode") == InputMode.TENSORFLOW else [],
+            files=files_to_read(df) if self._get("inputMode") == InputMode.TENSORFLOW else [],
             feed_timeout=self._get("feedTimeout"),
             spool_memory=spool_memory(df.sparkSession),
             shuffle_memory=shuffle_memory(df.sparkSession),

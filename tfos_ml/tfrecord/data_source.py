@@ -1,4 +1,4 @@
-"""The data source ``tfrecord`` of Spark's Python data source API, which Spark has since 4.0."""
+"""The data source ``tfrecord``, with the Python data source API of Spark 4.0 and later."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tfos_ml.tfrecord.writing import Destination, Written, write_rows
 class TFRecordDataSource(DataSource):
     """``spark.read.format("tfrecord")`` and ``df.write.format("tfrecord")``.
 
-    Spark runs it in processes that have no SparkContext.
+    Spark runs it in Python processes without a SparkContext.
     """
 
     stores: Mapping[str, str] = MappingProxyType({})
-    """Hadoop's settings for S3, of the session that knows the format."""
+    """Hadoop's settings for S3 of the session in which the format is registered."""
 
     @classmethod
     def name(cls) -> str:
@@ -39,7 +39,7 @@ class TFRecordDataSource(DataSource):
         return "tfrecord"
 
     def schema(self) -> StructType:
-        """The columns, from the file of the schema or a sample of records."""
+        """The columns, from the schema file or a sample of records."""
         return plan_read(paths_of(self.options), parsed(self.options), None, self.stores).schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -47,7 +47,7 @@ class TFRecordDataSource(DataSource):
         return TFRecordReader(plan_read(paths_of(self.options), parsed(self.options), schema, self.stores))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A writer into a directory, which is checked now."""
+        """A writer for a directory; raises ``DestinationError`` if that cannot be written to."""
         (path,) = paths_of(self.options)
         destination = plan_write(path, schema, parsed(self.options), overwrite=overwrite, stores=self.stores)
         prepare(destination, OVERWRITE if overwrite else APPEND)
@@ -55,7 +55,7 @@ class TFRecordDataSource(DataSource):
 
 
 def with_stores(settings: Mapping[str, str]) -> type[TFRecordDataSource]:
-    """The data source of a session with Hadoop's settings for S3, which are pickled with it."""
+    """A data source class with Hadoop's settings for S3, which are pickled with it."""
 
     class TFRecordDataSourceOfSession(TFRecordDataSource):
         stores = MappingProxyType(dict(settings))
@@ -70,7 +70,7 @@ class TFRecordReader(DataSourceReader):
         self._plan = plan
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to each task: all but the files, of which its partition has its own."""
+        """The state for tasks: without the files, because each partition has its own."""
         return {"_plan": replace(self._plan, tasks=())}
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -78,7 +78,7 @@ class TFRecordReader(DataSourceReader):
         return [InputPartition(files) for files in self._plan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task; none if there is no file."""
+        """Read the files of a task."""
         return self._plan.read_files(partition.value or ())
 
 
@@ -90,18 +90,18 @@ class CommitMessage(WriterCommitMessage):
 
 
 class TFRecordWriter(DataSourceArrowWriter):
-    """Writes the rows of a task, and puts the files of all tasks to their place."""
+    """Writes the rows of each task, then moves the files of all tasks into place."""
 
     def __init__(self, destination: Destination):
         self._destination = destination
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a task beside their place."""
+        """Write the rows of a task to temporary files."""
         context = TaskContext.get()
         return CommitMessage(write_rows(iterator, self._destination, context.partitionId() if context else 0))
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Put all files to their place."""
+        """Move all files into place."""
         commit(self._destination, [message.written for message in messages])
 
     def abort(self, messages: Sequence[Any]) -> None:

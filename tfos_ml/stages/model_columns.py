@@ -1,4 +1,4 @@
-"""The columns that a transform appends, from its Params."""
+"""The columns that a transform reads and appends, from its Params."""
 
 from __future__ import annotations
 
@@ -10,15 +10,38 @@ from pyspark.sql import SparkSession
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
-from tfos_ml.inference.appended_columns import OutputColumns
+from tfos_ml.inference.appended_columns import AppendedColumns
 from tfos_ml.inference.prediction import PredictionSpec
-from tfos_ml.inference.saved_model import shown_tensors
+from tfos_ml.inference.saved_model import Signature, shown_tensors
 from tfos_ml.stages.params import ScoringParams
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _CASE = "spark.sql.caseSensitive"
+
+
+def input_mapping(stage: ScoringParams, signature: Signature, columns: Sequence[str] = ()) -> dict[str, str]:
+    """The tensor name of each input by column. Raises ``SignatureError`` if the Params do not fit the model."""
+    mapping: dict[str, str] | None = stage._get("inputMapping")
+    if mapping is None:
+        if len(signature.inputs) != 1:
+            raise SignatureError(
+                f"The model has {len(signature.inputs)} inputs; bind each with inputMapping. Its signature: {signature}"
+            )
+        mapping = {stage._get("featuresCol"): next(iter(signature.inputs))}
+    if sorted(mapping.values()) != sorted(signature.inputs):
+        raise SignatureError(
+            f"inputMapping={mapping} must name each input of the model once. Its signature: {signature}. "
+            f"Columns: {list(columns)}"
+        )
+    scalars = {name: str(tensor) for name, tensor in signature.inputs.items() if tensor.shape == ()}
+    if scalars:
+        raise SignatureError(
+            f"Inputs {scalars} are scalars without a batch dimension, but the model gets many rows at once. Save it "
+            "with a signature that takes a batch, for instance of tf.map_fn over its function."
+        )
+    return mapping
 
 
 def output_columns(
@@ -28,7 +51,7 @@ def output_columns(
     given: StructType,
     labels: Sequence[str] = (),
     spark: SparkSession | None = None,
-) -> OutputColumns:
+) -> AppendedColumns:
     """The columns that a stage appends to those `given`.
 
     `outputs` are all outputs of its model, `prediction_spec` is the meaning of the only one if that is known, `labels`
@@ -70,4 +93,4 @@ def output_columns(
             f"Output columns {new} must be new and different; {taken or 'some'} exist already.{more} "
             f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
         )
-    return OutputColumns({field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels))
+    return AppendedColumns({field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels))

@@ -1,4 +1,4 @@
-"""``python -m tfos_ml.worker.forkserver``: imports TensorFlow and Keras once, and forks processes that need both.
+"""``python -m tfos_ml.worker.fork_server``: imports TensorFlow and Keras once, and forks processes that need both.
 
 Importing them takes seconds of processor time and half a gigabyte; a fork takes 0.05 s and shares the memory. The
 server creates no TensorFlow state (a runtime has threads, which do not survive a fork), and verifies that before each
@@ -25,9 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Sequence
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NoReturn
 
@@ -42,13 +40,14 @@ from tfos_ml.inference.tensorflow_import import (
 )
 from tfos_ml.protocol.codec import Struct, decode, encode
 from tfos_ml.protocol.frames import receive_frame, send_frame
+from tfos_ml.worker.imported_state import ImportedState
 
 MARKER = "TFOS_ML_NODE"
 """Environment variable that identifies the processes of one attempt of one node."""
 NO_MARKER = "0" * 32  # as long as a marker: a fork writes its own in this place, where others find it in /proc
 MODULES = (
     *("cloudpickle", "pandas", "pyarrow.flight"),
-    *("tfos_ml.worker.main", "tfos_ml.worker.context", "tfos_ml.worker.outcome", "tfos_ml.worker.train_args"),
+    *("tfos_ml.worker.main", "tfos_ml.worker.node_context", "tfos_ml.worker.outcome", "tfos_ml.worker.train_args"),
     *("tfos_ml.agent.standalone_supervisor", "tfos_ml.agent.reaper"),
 )
 PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator", "tfos_ml.tfcluster.tfcluster")
@@ -58,11 +57,10 @@ _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of
 _REQUEST_SECONDS = 3.0  # less than clients wait before they take a server for hung
 _TICK_SECONDS = 5.0
 _QUIET_SECONDS = 1.0
-_NAME_SECONDS = 3.0  # for the memory allocator's thread to get its name, on a busy machine
 _PR_SET_NAME = 15
 
 
-class Request(Struct, frozen=True):
+class ForkRequest(Struct, frozen=True):
     """The agent's request for a forked process."""
 
     module: str  # whose ``main`` is called
@@ -117,13 +115,11 @@ class ForkServer:
         self._when_idle = when_idle
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, socket.socket] = {}  # by pid, the connection of the requester
-        self._awaited: set[int] = set()  # those that somebody waits for
-        self._path = _search_order(sys.path)
-        self._modified = _modification_times()
-        self._threads = _threads()
+        self._awaited: set[int] = set()  # pids of forks whose requester waits for their end
+        self._imported = ImportedState()
 
     def serve(self) -> None:
-        """Answer requests until all owners have ended, or there has been nothing to do for long enough."""
+        """Answer requests until all owners have ended, or the server has been idle for `idle_seconds`."""
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for owner in self._owners.values():
             self._selector.register(owner, selectors.EVENT_READ, self._forget_ended_owners)
@@ -143,10 +139,10 @@ class ForkServer:
                 return
 
     def _import_more(self) -> None:
-        """Import modules that many programs need, and for which nobody should wait."""
-        with contextlib.suppress(ImportError):  # a program that needs it will say so
+        """Import modules that many programs need, while no request is waiting."""
+        with contextlib.suppress(ImportError):  # the program that needs the module will raise it
             _import_all(self._when_idle)
-        self._modified = {**_modification_times(), **self._modified}
+        self._imported.imported_more()
         gc.freeze()
 
     def _accept(self) -> None:
@@ -156,7 +152,7 @@ class ForkServer:
         try:
             unix_sockets.check_peer(connection)
             request, descriptors = _receive(connection)
-            reason = self._refusal_reason(request)
+            reason = self._imported.refusal_reason(request.environment["PYTHONPATH"].split(os.pathsep))
             if reason is None:
                 self._remember_owner(*request.owner)
                 self._fork(request, connection, descriptors)
@@ -164,7 +160,7 @@ class ForkServer:
                 _send(connection, Refused(reason))
                 connection.close()
         except (OSError, ValueError, LookupError):
-            connection.close()  # the client is gone, of another user, or has sent something else
+            connection.close()  # the client has ended, belongs to another user, or has sent something else
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -185,30 +181,7 @@ class ForkServer:
                 owner.close()
                 del self._owners[name]
 
-    def _refusal_reason(self, request: Request) -> str | None:
-        """Why a fork would differ from a fresh process; None if it would not."""
-        if self._has_new_threads():
-            return "the server has unknown threads"
-        if _has_runtime():
-            return "the server has a TensorFlow runtime"
-        if _modification_times() != self._modified:
-            return "packages have been changed since the server imported them"
-        path = _search_order(request.environment["PYTHONPATH"].split(os.pathsep))
-        if path != self._path:
-            for name in _top_modules():
-                if _places(name, path) != _places(name, self._path):
-                    return f"module {name!r} is found elsewhere"
-        return None
-
-    def _has_new_threads(self) -> bool:
-        deadline = time.monotonic() + _NAME_SECONDS
-        while _threads() - self._threads:
-            if time.monotonic() > deadline:
-                return True
-            time.sleep(0.02)
-        return False
-
-    def _fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> None:
+    def _fork(self, request: ForkRequest, connection: socket.socket, descriptors: Sequence[int]) -> None:
         pid = os.fork()
         if not pid:
             self._run_fork(request, connection, descriptors)
@@ -239,7 +212,7 @@ class ForkServer:
             handle.kill_group()
             handle.send_signal(signal.SIGKILL)  # it may not lead a group yet
 
-    def _run_fork(self, request: Request, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
+    def _run_fork(self, request: ForkRequest, connection: socket.socket, descriptors: Sequence[int]) -> NoReturn:
         """Become the requested process; called in the fork."""
         code = 1
         try:
@@ -248,7 +221,7 @@ class ForkServer:
             for number in known | {other.fileno() for other in self._children.values()}:
                 os.close(number)  # of the server and of other processes
             self._selector.close()
-            # Not the server: before the code. And not earlier: the server's socket has to end with the server.
+            # Sent by the fork, so that it precedes the exit code; and after closing the server's sockets.
             _send(connection, Forked(os.getpid(), start_ticks(os.getpid()) or 0))
             standard_input, output = descriptors
             for number, descriptor in enumerate((standard_input, output, output)):
@@ -272,7 +245,7 @@ class ForkServer:
             os._exit(code)
 
 
-def _apply(request: Request) -> None:
+def _apply(request: ForkRequest) -> None:
     """Set the environment, directory, search path and random state of a fresh process."""
     _write_marker(request.environment.get(MARKER, NO_MARKER))
     ctypes.CDLL(None).prctl(_PR_SET_NAME, request.name.encode()[:15], 0, 0, 0)
@@ -297,12 +270,12 @@ def _write_marker(marker: str) -> None:
         raise OSError("the environment that /proc shows cannot be written")
 
 
-def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
+def _receive(connection: socket.socket) -> tuple[ForkRequest, list[int]]:
     """A request, and the two descriptors that came with it."""
     content, descriptors = receive_frame(connection, max_descriptors=2) or (b"", [])
     try:
         if len(descriptors) == 2:
-            return decode(Request, content), descriptors
+            return decode(ForkRequest, content), descriptors
         raise ValueError("no request")
     except ValueError:
         for descriptor in descriptors:
@@ -313,50 +286,6 @@ def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
 def _send(connection: socket.socket, answer: Forked | Refused | Exited) -> None:
     with contextlib.suppress(OSError):
         send_frame(connection, encode(answer))
-
-
-def _threads() -> Counter[str]:
-    """Names of the threads, without that of pyarrow's memory allocator, which restarts it after a fork."""
-    names: Counter[str] = Counter()
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it has ended
-            names[Path("/proc/self/task", task, "comm").read_text()] += 1
-    return Counter({name: number for name, number in names.items() if not name.startswith("jemalloc")})
-
-
-def _has_runtime() -> bool:
-    """Whether TensorFlow has created devices and threads. Its public functions would create them; this one is private.
-
-    Tested with TensorFlow 2.21. If another version renames it, no process is forked.
-    """
-    context = sys.modules.get("tensorflow.python.eager.context")
-    return context is not None and bool(context.context()._initialized)
-
-
-def _top_modules() -> list[str]:
-    return [name for name in sys.modules if "." not in name and name != "__main__"]
-
-
-def _search_order(path: Sequence[str]) -> list[str]:
-    """A search path without repeated entries."""
-    return list(dict.fromkeys(path))
-
-
-def _places(name: str, path: Sequence[str]) -> object:
-    """Where a search path has a module: its file, or the directories of a namespace."""
-    spec = PathFinder.find_spec(name, path)
-    return spec and (spec.origin or list(spec.submodule_search_locations or ()))
-
-
-def _modification_times() -> dict[str, int]:
-    """When the files of the imported packages were last changed."""
-    times = {}
-    for name in _top_modules():
-        file = getattr(sys.modules[name], "__file__", None)
-        with contextlib.suppress(OSError):
-            if file:
-                times[file] = os.stat(file).st_mtime_ns
-    return times
 
 
 def _import(with_keras: bool) -> None:
@@ -384,8 +313,8 @@ def main(arguments: Sequence[str]) -> None:
     reading, writing = os.pipe()
     if os.fork():
         os.close(writing)
-        os.read(reading, 1)  # until it is known by its own pid
-        os._exit(0)  # whoever has started it need not wait for its end
+        os.read(reading, 1)  # until the server is connected to the socket by its own pid
+        os._exit(0)  # so that the client need not wait for the server's end
     listener = socket.socket(fileno=int(descriptor))
     unix_sockets.serve_as_this_process(listener)
     os.close(writing)
@@ -394,10 +323,10 @@ def main(arguments: Sequence[str]) -> None:
     owner = ProcessHandle.open(int(pid), int(started))
     try:
         if owner is not None:
-            _write_marker(NO_MARKER)  # that it can
+            _write_marker(NO_MARKER)  # fails now if forks could not write theirs
             _import(keras == "keras")
             gc.collect()
-            gc.freeze()  # what is shared is not written to
+            gc.freeze()  # so that collections in forks do not write to shared memory
             later = PROGRAM_MODULES if keras else ()
             ForkServer(listener, owner, float(idle_seconds), later).serve()
     finally:

@@ -25,7 +25,7 @@ import psutil
 from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.common.interpreter import search_path
 from tfos_ml.common.pids import ProcessHandle
-from tfos_ml.worker.forkserver import MARKER
+from tfos_ml.worker.fork_server import MARKER
 
 TAIL_LINES = 40
 LINES_A_SECOND = 100  # of a process that are passed on
@@ -34,7 +34,7 @@ _OURS_TO_SET = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHON_UDF_BATCH_SIZE", "T
 
 
 def new_marker() -> str:
-    """A value of :data:`MARKER` that no other attempt of a node has; all are of one length."""
+    """A new value of :data:`MARKER`, unique to one attempt of a node; all values have the same length."""
     return uuid.uuid4().hex
 
 
@@ -48,7 +48,7 @@ def child_environment(marker: str, threads: int, extra: Mapping[str, str]) -> di
     threads : int
         CPU cores of the node's Spark task; sizes TensorFlow's and OpenMP's thread pools.
     extra : mapping of str to str
-        The user's ``nodeEnv``, which wins over all else.
+        The user's ``nodeEnv``, which overrides all other variables.
     """
     return {
         **base_environment(),
@@ -101,7 +101,7 @@ class LimitedLines:
             self._pass_on(f"({left_out:,} lines left out: more than {self._limit} a second)")
 
     def end(self) -> None:
-        """Report how many of the last lines were left out."""
+        """Report how many lines were left out since the last report."""
         with self._lock:
             self._tell_left_out()
             self._lines = 0

@@ -1,4 +1,4 @@
-"""Models logged while a fit runs, each linked to its epoch, and the best of them."""
+"""Logs models while a fit runs, each linked to its epoch, and marks the best."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tfos_ml.mlflow.writer import Writer
 BEST_TAG = "tfos_ml.best"
 
 
-class Checkpoints:
+class LoggedCheckpoints:
     """The checkpoints of one fit, logged in the writer's thread.
 
-    ``log(archive, name, step)`` logs a packed SavedModel and returns the id of the logged model; `monitor` is as of
+    ``log(archive, name, step)`` logs a packed SavedModel and returns the id of the logged model. `monitor` is that of
     :func:`tfos_ml.mlflow.autolog`.
     """
 
@@ -32,7 +32,7 @@ class Checkpoints:
         self._scores: dict[str, float] = {}
 
     def add(self, report: Mapping[str, Any]) -> None:
-        """Take over the file of a checkpoint and have it logged."""
+        """Move the file of a checkpoint to a temporary directory, and queue it for logging."""
         self._directory = self._directory or tempfile.TemporaryDirectory(prefix="tfos_ml-")
         file = Path(self._directory.name) / report["name"]
         shutil.move(report["path"], file)
@@ -44,7 +44,7 @@ class Checkpoints:
         self._scores[model_id] = self._score(report["metrics"])
 
     def _score(self, metrics: Mapping[str, float]) -> float:
-        """What to minimize; what is not a number is worst."""
+        """The value to minimize; infinity if the metric is NaN or missing."""
         monitor = self._monitor or ("val_loss" if "val_loss" in metrics else "loss")
         value = metrics.get(monitor.removeprefix("-"), math.nan)
         score = -value if monitor.startswith("-") else value
@@ -52,11 +52,11 @@ class Checkpoints:
 
     @property
     def best(self) -> str | None:
-        """The id of the best logged model; the earlier of two alike."""
+        """The id of the best logged model; the earliest of equals."""
         return min(self._scores, key=lambda model_id: self._scores[model_id], default=None)
 
     def settle(self, client: MlflowClient, registered_model_name: str | None) -> None:
-        """Mark the best, and register it if a name is given."""
+        """Tag the best model, and register it if a name is given."""
         best = self.best
         if best is None:
             return
@@ -65,6 +65,6 @@ class Checkpoints:
             mlflow.register_model(f"models:/{best}", registered_model_name)
 
     def close(self) -> None:
-        """Delete what was not logged."""
+        """Delete checkpoints that were not logged."""
         if self._directory is not None:
             self._directory.cleanup()

@@ -14,17 +14,18 @@ from tfos_ml.data.spool import room_for
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.pickling import pickle_value
-from tfos_ml.worker.datafeed import DataFeed
+from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.dataset import make_dataset
 from tfos_ml.worker.inbox import Inbox
 from tfos_ml.worker.log_upload import LogUpload
-from tfos_ml.worker.row_store import NodeRows
+from tfos_ml.worker.model_exports import ModelExports
+from tfos_ml.worker.node_rows import NodeRows
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfos_ml.worker.dataset import RowStore
-    from tfos_ml.worker.resolver import SparkClusterResolver
+    from tfos_ml.worker.cluster_resolver import SparkClusterResolver
+    from tfos_ml.worker.row_store import RowStore
 
 
 class NodeContext:
@@ -104,8 +105,7 @@ class NodeContext:
         self._inbox = inbox
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
-        self._checkpoints = 0  # sent
-        self._prepared: tuple[Any, Any] = (None, None)  # a model, and what will be written of it
+        self._exports = ModelExports(start, self.schema, self._rows, inbox, channel)
         # For tfos_ml itself: event files that are to be copied; what training rows are read with; where the nodes that
         # get them are, by rank, and what only they know; and ways to work together that TensorFlow does not know of.
         self.log_upload = LogUpload(self.log_dir, self.settings.log_store)
@@ -292,7 +292,7 @@ class NodeContext:
 
     def cluster_resolver(self) -> SparkClusterResolver:
         """A ``tf.distribute`` cluster resolver of this cluster."""
-        from tfos_ml.worker.resolver import SparkClusterResolver
+        from tfos_ml.worker.cluster_resolver import SparkClusterResolver
 
         return SparkClusterResolver(self._training_spec(), self.job_name, self.task_index)
 
@@ -421,37 +421,11 @@ class NodeContext:
         Other nodes save only models with variables of a ``tf.distribute`` strategy, for which
         TensorFlow needs all workers, and delete the copy.
         """
-        from tfos_ml.worker.export import is_distributed
-
-        if not self.is_chief and not is_distributed(model):
-            return None
-        path = self._export(model, "saved_model", signatures)
-        if not self.is_chief:
-            return None
-        self._channel.send(messages.Exported(path))
-        return path
+        return self._exports.export(model, signatures)
 
     def prepare_export(self, model: Any, inputs: Mapping[str, Any]) -> str:
-        """Why the chief cannot export a model with these inputs; "" if it can. For tfos_ml itself."""
-        from tfos_ml.worker.export import prepare
-
-        if self.is_chief:
-            self._prepared = model, prepare(model, inputs, self.settings.signature_def_key)
-        return str(getattr(self._prepared[1], "reason", ""))
-
-    def _export(self, model: Any, name: str, signatures: Any = None) -> str:
-        from tfos_ml.worker.export import export_saved_model
-
-        path = os.path.join(self._directory, name)
-        shapes = self._rows.store("train").shapes if self._rows.are_held else None
-        began = time.monotonic()
-        with room_for("the model", self._directory):
-            if signatures is None and self._prepared[0] is model:
-                self._prepared[1].write(path)
-            else:
-                export_saved_model(model, path, self.schema, shapes, signatures, self.settings.signature_def_key)
-        self.summarize({"export_seconds": round(time.monotonic() - began, 3)})
-        return path
+        """The reason why the chief cannot export a model with these inputs; empty if it can. For tfos_ml itself."""
+        return self._exports.prepare(model, inputs)
 
     def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Log the current model to MLflow, if ``autolog(log_checkpoints=True)`` is on.
@@ -473,18 +447,12 @@ class NodeContext:
             self.send_checkpoint(path, epoch, metrics or {})
 
     def export_checkpoint(self, model: Any, epoch: int) -> str | None:
-        """The directory of an exported checkpoint; None if none is wanted. For tfos_ml itself."""
-        every = self.settings.telemetry.checkpoint_every
-        if not every or not self.is_chief or (epoch + 1) % every or hasattr(self._prepared[1], "reason"):
-            return None
-        self._inbox.checkpoints_taken(self._checkpoints)
-        return self._export(model, f"checkpoint-{epoch}")
+        """The directory of an exported checkpoint; None if none is requested. For tfos_ml itself."""
+        return self._exports.export_checkpoint(model, epoch)
 
     def send_checkpoint(self, path: str, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Make the supervisor send an exported checkpoint; for tfos_ml itself."""
-        self._checkpoints += 1
-        values = {str(name): float(value) for name, value in metrics.items()}
-        self._channel.send(messages.Checkpoint(path, int(epoch), values, time.time()))
+        self._exports.send_checkpoint(path, epoch, metrics)
 
     def note_saved(self, epoch: int, step: int, steps: int) -> None:
         """Tell the driver of a complete checkpoint; for tfos_ml itself, from any thread."""
@@ -494,7 +462,7 @@ class NodeContext:
         """Send the results of feeds and, if wanted, the return value of the train function; called by tfos_ml."""
         for feed in self._feeds.values():
             feed.close()
-        self._inbox.checkpoints_taken(self._checkpoints)
+        self._exports.wait_for_checkpoints()
         if self.settings.returns:
             path = os.path.join(self._directory, "returned.pkl")
             with room_for("what the train function returned", self._directory), open(path, "wb") as file:

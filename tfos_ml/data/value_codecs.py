@@ -17,7 +17,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Codec:
+class ValueCodec:
     """How values of a type are encoded."""
 
     type: type
@@ -44,18 +44,18 @@ def _to_text(content: bytes) -> str:
 
 
 CODECS = {
-    "int": Codec(int, hex, lambda text: int(text, 16), "float(x)"),  # of any size
-    "decimal": Codec(Decimal, str, Decimal, "float(x)"),
-    "fraction": Codec(Fraction, str, Fraction, "float(x)"),
-    "complex": Codec(complex, lambda z: [z.real, z.imag], lambda parts: complex(*parts), "(x.real, x.imag)"),
-    "uuid": Codec(uuid.UUID, lambda value: value.bytes, lambda content: uuid.UUID(bytes=content), "str(x)"),
-    "time": Codec(datetime.time, str, datetime.time.fromisoformat, "str(x)"),
-    "duration": Codec(datetime.timedelta, _from_duration, _to_duration, "x.total_seconds()"),
-    "text": Codec(str, _from_text, _to_text, "x.encode('utf-8', 'replace').decode()"),  # with lone surrogates
-    "range": Codec(range, lambda r: [r.start, r.stop, r.step], lambda parts: range(*parts), "list(x)"),
-    "set": Codec(set, list, set, "sorted(x)"),
-    "frozenset": Codec(frozenset, list, frozenset, "sorted(x)"),
-    "dict": Codec(dict, lambda d: list(d.items()), dict, "list(x.items())"),  # of any keys
+    "int": ValueCodec(int, hex, lambda text: int(text, 16), "float(x)"),  # of any size
+    "decimal": ValueCodec(Decimal, str, Decimal, "float(x)"),
+    "fraction": ValueCodec(Fraction, str, Fraction, "float(x)"),
+    "complex": ValueCodec(complex, lambda z: [z.real, z.imag], lambda parts: complex(*parts), "(x.real, x.imag)"),
+    "uuid": ValueCodec(uuid.UUID, lambda value: value.bytes, lambda content: uuid.UUID(bytes=content), "str(x)"),
+    "time": ValueCodec(datetime.time, str, datetime.time.fromisoformat, "str(x)"),
+    "duration": ValueCodec(datetime.timedelta, _from_duration, _to_duration, "x.total_seconds()"),
+    "text": ValueCodec(str, _from_text, _to_text, "x.encode('utf-8', 'replace').decode()"),  # with lone surrogates
+    "range": ValueCodec(range, lambda r: [r.start, r.stop, r.step], lambda parts: range(*parts), "list(x)"),
+    "set": ValueCodec(set, list, set, "sorted(x)"),
+    "frozenset": ValueCodec(frozenset, list, frozenset, "sorted(x)"),
+    "dict": ValueCodec(dict, lambda d: list(d.items()), dict, "list(x.items())"),  # of any keys
 }
 _NAMES = {codec.type: name for name, codec in CODECS.items()}
 MIXED_CAST = "one type for all rows, as float(x) or str(x)"

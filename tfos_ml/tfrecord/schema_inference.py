@@ -1,4 +1,4 @@
-"""Which columns records have, from a sample of all files."""
+"""Infers the columns of records from a sample of each file."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _BYTES, _FLOATS, _INTEGERS = LISTS
 
 
 @dataclass
-class Seen:
-    """What a feature is in the records of the sample."""
+class SeenFeature:
+    """What the records of the sample have for one feature."""
 
-    kinds: dict[str, str] = field(default_factory=dict)  # its lists, and a file with each
-    is_array: bool = False  # whether it has no value, or several, in some record
+    lists: dict[str, str] = field(default_factory=dict)  # the types of list, each with a file that has it
+    is_array: bool = False  # whether some record has no value or several
     in_lists: bool = False  # whether it is among the feature lists of a SequenceExample
     is_text: bool = True  # whether its bytes are UTF-8
 
     def add(self, feature: Any, file: str) -> None:
-        """Take in a feature of a message."""
+        """Add a feature of a message."""
         list_name = feature.WhichOneof("kind")
         if list_name is None:
             return
         values = getattr(feature, list_name).value
-        self.kinds.setdefault(list_name, file)
+        self.lists.setdefault(list_name, file)
         self.is_array |= len(values) != 1
         if list_name == _BYTES and self.is_text:
             self.is_text = all(map(_is_text, values))
@@ -53,11 +53,11 @@ def _is_text(value: bytes) -> bool:
 
 
 def infer(files: Sequence[DataFile], options: Options) -> pa.Schema:
-    """The columns of files, by name, as Arrow types; raises ``EmptyDataError`` if there is no record.
+    """Infer the columns of files, sorted by name; raises ``EmptyDataError`` if there is no record.
 
     A feature of integers in some records and of floats in others is double.
     """
-    columns: dict[str, Seen] = {}
+    columns: dict[str, SeenFeature] = {}
     lock = threading.Lock()
 
     def look_into(file: DataFile) -> bool:
@@ -71,8 +71,8 @@ def infer(files: Sequence[DataFile], options: Options) -> pa.Schema:
     if not any(has_records):
         first_file = files[0].shown if files else "the directory"
         raise EmptyDataError(
-            f"There are no TFRecords in {len(files)} files ({first_file}, ...) from which to infer the columns. Give a "
-            "schema."
+            f"The columns cannot be inferred, because there is no record in {len(files)} files ({first_file}, ...). "
+            "Pass a schema."
         )
     return schema_of(columns, options.binary_features)
 
@@ -86,30 +86,30 @@ def _sample(file: DataFile, options: Options) -> list[bytes]:
             return [chunk.data[start:end].tobytes() for start, end in spans]
         if chunk.torn and options.mode == FAILFAST:
             raise CorruptRecordError(
-                f"{file.shown} has no whole record. Its format may not be TFRecord, or its codec is not supported.",
+                f"{file.shown} has no complete record. It may not be a TFRecord file, or its codec is not supported.",
                 file.shown,
                 chunk.offset + chunk.frames.consumed,
             )
     return []
 
 
-def add_records(columns: dict[str, Seen], records: Iterable[bytes], record_type: str, file: str) -> None:
-    """Add what the features of serialized messages are to `columns`; skip records that are no messages."""
+def add_records(columns: dict[str, SeenFeature], records: Iterable[bytes], record_type: str, file: str) -> None:
+    """Add the features of serialized messages to `columns`; skip records that cannot be parsed."""
     for message in (parsed(record, record_type) for record in records):
         if message is None:
             continue
         context = message.features if record_type == EXAMPLE else message.context
         for name, feature in context.feature.items():
-            columns.setdefault(name, Seen()).add(feature, file)
+            columns.setdefault(name, SeenFeature()).add(feature, file)
         lists = () if record_type == EXAMPLE else message.feature_lists.feature_list.items()
         for name, items in lists:
-            seen = columns.setdefault(name, Seen())
+            seen = columns.setdefault(name, SeenFeature())
             seen.in_lists = True
             for feature in items.feature:
                 seen.add(feature, file)
 
 
-def schema_of(columns: dict[str, Seen], binary_features: Collection[str]) -> pa.Schema:
+def schema_of(columns: dict[str, SeenFeature], binary_features: Collection[str]) -> pa.Schema:
     """Arrow types of features; raises ``ColumnTypeError`` if one is bytes in some records and numbers in others."""
     fields = []
     for name, seen in sorted(columns.items()):
@@ -119,16 +119,16 @@ def schema_of(columns: dict[str, Seen], binary_features: Collection[str]) -> pa.
     return pa.schema(fields)
 
 
-def _type(name: str, seen: Seen, is_binary: bool) -> pa.DataType:
-    kinds = set(seen.kinds)
-    if _BYTES in kinds and len(kinds) > 1:
-        where = " and ".join(f"a {LISTS[kind]} in {file}" for kind, file in seen.kinds.items())
+def _type(feature: str, seen: SeenFeature, is_binary: bool) -> pa.DataType:
+    lists = set(seen.lists)
+    if _BYTES in lists and len(lists) > 1:
+        where = " and ".join(f"a {LISTS[name]} in {file}" for name, file in seen.lists.items())
         raise ColumnTypeError(
-            f"Feature '{name}' is {where}, which cannot be one column. Read the files apart, or "
-            "give a schema without it."
+            f"Feature '{feature}' is {where}, which cannot be one column. Read the files separately, "
+            "or pass a schema without it."
         )
-    if kinds == {_INTEGERS}:
+    if lists == {_INTEGERS}:
         return pa.int64()
-    if _FLOATS in kinds:
-        return pa.float32() if len(kinds) == 1 else pa.float64()
+    if _FLOATS in lists:
+        return pa.float32() if len(lists) == 1 else pa.float64()
     return pa.binary() if is_binary or not seen.is_text else pa.string()

@@ -1,11 +1,11 @@
-"""Which role a node has in its TensorFlow cluster."""
+"""The role of a node in its TensorFlow cluster."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole, make_template
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.template import ClusterTemplate, NodeRole, make_template
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,14 @@ class NodeIdentity:
     template: ClusterTemplate  # of its cluster: the run's, or of this node alone where nodes are independent
     role: NodeRole  # in its cluster
     is_active: bool  # trains
-    is_chief: bool  # writes what is written once
+    is_chief: bool  # writes files that only one node writes
     is_evaluator: bool
     is_auxiliary: bool  # a worker beside a chief and parameter servers
-    gives_example: bool  # its first rows are the run's example
+    gives_example: bool  # whether its first rows are the input example of the run
 
     @property
     def is_server(self) -> bool:
-        """Whether it only serves or helps the nodes that train."""
+        """Whether the node only serves or helps the nodes that train."""
         return not (self.is_active or self.is_evaluator)
 
 
