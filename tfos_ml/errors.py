@@ -342,6 +342,10 @@ class CollectiveCallError(NodeError):
     """Nodes called ``ctx.dataset``, ``ctx.get_data_feed`` or ``ctx.barrier`` out of step."""
 
 
+class PreemptedError(NodeError):
+    """A node was told to end, by SIGTERM or because its executor leaves; the state of that step is in ``modelDir``."""
+
+
 class NonFiniteTrainingError(NodeError):
     """The loss or weights of a Keras model became NaN or infinite; raised for the node where it began."""
 

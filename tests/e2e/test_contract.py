@@ -58,6 +58,7 @@ VALUES = {  # one that differs from the default, by Param
     "communication": "ring",
     "batchStatistics": "local",
     "checkpointSteps": 50,
+    "minClusterSize": 1,
     "nodeCpus": 2,
     "nodeGpus": 1,
     "nodeEnv": {"A": "b"},

@@ -23,7 +23,7 @@ def expected():
 
 
 def killer(directory: Path, victims):
-    """A callback that kills processes of a node: {update: (worker, its own process, or its executor)}."""
+    """A callback that sends signals: {update: (worker, signal to its process, or words of the command to kill)}."""
     import keras
 
     class Kills(keras.callbacks.Callback):
@@ -39,12 +39,11 @@ def killer(directory: Path, victims):
                 if done < update or rank != worker or mark.exists():
                     continue
                 mark.touch()
-                if victim == "process":
-                    os.kill(os.getpid(), signal.SIGKILL)
-                for process in psutil.process_iter(["cmdline"]):
-                    here = f"--executor-id {os.environ.get('TFOS_TEST_EXECUTOR', '')}"
-                    if here in " ".join(process.info["cmdline"] or []):
-                        process.kill()
+                if victim in ("SIGKILL", "SIGTERM"):
+                    os.kill(os.getpid(), getattr(signal, victim))
+                else:  # the Python worker of Spark's, or the executor
+                    above = [p for p in psutil.Process().parents() if victim in " ".join(p.cmdline())]
+                    above[0].kill()
 
     return Kills()
 
@@ -87,7 +86,7 @@ def test_more_nodes_at_least_than_at_most_are_an_error(spark, expected):
 
 
 def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_path, expected, caplog):
-    victims = {4: (1, "process"), 12: (0, "process"), 20: (1, "process")}
+    victims = {4: (1, "SIGKILL"), 12: (0, "SIGKILL"), 20: (1, "SIGKILL")}
     fitted = estimator(tmp_path, victims, clusterSize=3, minClusterSize=2, checkpointSteps=3).fit(expected.frame(spark))
     expected.check(fitted.summary, weights_file(tmp_path))
     attempts = fitted.summary.attempts
@@ -96,5 +95,24 @@ def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_pa
     places = [(attempt["epoch"], attempt["step"]) for attempt in attempts]
     assert places == sorted(places)
     assert all("NodeExitError" in attempt["ended"] for attempt in attempts[:-1])
-    assert "was killed by signal SIGKILL" in caplog.text or "SIGKILL" in caplog.text
+    assert "worker:1 on 127.0.0.1: the process was ended by SIGKILL" in caplog.text
     assert "going on with 3 of 3 nodes from epoch" in caplog.text
+
+
+def test_a_process_that_is_told_to_end_goes_on_at_the_very_step(spark, tmp_path, expected):
+    victims = {5: (1, "SIGTERM"), 9: (0, "SIGTERM")}  # updates, each after two steps; then all end with the next step
+    fitted = estimator(tmp_path, victims, clusterSize=2, maxRestarts=1).fit(expected.frame(spark))
+    expected.check(fitted.summary, weights_file(tmp_path))
+    first, second, last = fitted.summary.attempts
+    assert [(a["epoch"], a["step"]) for a in (first, second)] == [(0, 11), (1, 7)]
+    assert "PreemptedError: worker:1" in first["ended"]
+    assert "PreemptedError: worker:0" in second["ended"]
+    assert not last["ended"]
+
+
+def test_without_restarts_it_is_an_error_that_says_how_to_go_on(spark, tmp_path, expected):
+    victims = {5: (0, "SIGTERM")}
+    with pytest.raises(errors.PreemptedError, match="told to end, in epoch 1 after step 11 of 12. The state is in mod"):
+        estimator(tmp_path, victims, clusterSize=1).fit(expected.frame(spark))
+    fitted = estimator(tmp_path, victims, clusterSize=2).fit(expected.frame(spark))
+    expected.check(fitted.summary, weights_file(tmp_path))

@@ -101,6 +101,7 @@ class NodeRun:
         self._exchange: Future[list[str]] | None = None  # with the other nodes, under way
         self._source = self._row_source()
         self._outcome = NodeResult()
+        self._is_preempted = False  # and the process has been told
         self._link: ProgressLink | None = None
         self._address = ""
         self._started = time.monotonic()
@@ -240,6 +241,9 @@ class NodeRun:
             self._handle_message(event)
         if self._link is not None:
             self._handle(self._link.driver())
+            if self._link.answer is not None and self._link.answer.preempted and not self._is_preempted:
+                self._is_preempted = True
+                self._send(messages.Preempted())
         if self._spark_task.is_orphan():
             self._handle(Orphaned())
         if self._resources.tensorboard is not None:

@@ -26,6 +26,7 @@ from tfos_ml.driver.preflight import (
     fork_owner,
     grow_seconds,
     idle_seconds,
+    leaving_executors,
 )
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import Progress
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from tfos_ml.protocol.cluster_template import ClusterTemplate
 
 logger = logging.getLogger(__name__)
+LEAVING_SECONDS = 1.0  # between two looks for executors that leave
 OUT_OF_REACH = (
     "No node has reached this client at %s, so metrics and progress came at the end only, and checkpoints were not "
     "logged. If a firewall, NAT or container is between them, set spark.tfos_ml.port to a port that it lets through, "
@@ -208,6 +210,7 @@ class _Attempt:
     ):
         self._size = size
         self._grow_seconds, self._asked = grow_seconds(spark), time.monotonic()
+        self._looked = 0.0  # for executors that leave
         self._start: tuple[Position, float] | None = None  # where the training begins, and when
         self.saved: Position | None = None  # the last one
         self._spark = spark
@@ -287,6 +290,7 @@ class _Attempt:
         for _ in run.polls(job):
             self._waits_for_slots(job)
             self._grow()
+            self._preempt()
         self._show()
         if self._task.is_driver_far and job.error is None and not self._nodes():
             logger.warning(OUT_OF_REACH, run.task.control["location"] if run.task.control else "")
@@ -316,6 +320,14 @@ class _Attempt:
         size, seconds = self._size.larger(), self._asked - self._start[1]
         if size and self._size.is_worth_it(size, self._start[0], self.saved, seconds, self._task.settings.epochs):
             raise LargerClusterError(size)
+
+    def _preempt(self) -> None:
+        """If executors leave, ask the nodes to end with a checkpoint."""
+        if self._task.settings.model_dir is None or time.monotonic() - self._looked < LEAVING_SECONDS:
+            return
+        self._looked = time.monotonic()
+        if self._control is not None and leaving_executors(self._spark):
+            self._control.nodes.preempt()
 
     def _waits_for_slots(self, job: SparkJob) -> bool:
         nodes = self._nodes()

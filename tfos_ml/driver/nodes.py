@@ -55,6 +55,7 @@ class Nodes:
         self._results: dict[int, list[results.ResultRow]] = {}
         self._failure: str | None = None
         self._stopping = False
+        self._preempted = False
 
     def service(self) -> Service:
         """The calls of nodes about themselves, and of feed tasks about nodes they cannot reach."""
@@ -86,7 +87,9 @@ class Nodes:
             self._liveness.heard(call.rank, call.progress.child_silent)
         broken_for = call.progress.broken_for
         live = broken_for is not None and self._liveness.all_live(call.rank, self._present, broken_for)
-        return messages.ProgressAnswer(self.is_stopping(), live, self.ending, self._news(call.progress.heard))
+        return messages.ProgressAnswer(
+            self.is_stopping(), live, self.ending, self._news(call.progress.heard), self._preempted
+        )
 
     def _take_failure(self, call: messages.ReportFailure) -> messages.Done:
         self._failure = self._failure or call.error
@@ -113,6 +116,10 @@ class Nodes:
             self.changed.notify_all()
 
     # Their state
+
+    def preempt(self) -> None:
+        """Ask the nodes to write a checkpoint and end."""
+        self._preempted = True
 
     def progress(self) -> dict[int, messages.NodeProgress]:
         """The latest state of each node that has reported, by rank."""

@@ -120,6 +120,16 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     return ScoringProcess(choice, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
 
 
+def leaving_executors(spark: SparkSession) -> bool:
+    """Whether Spark decommissions an executor of a classic session (``spark.decommission.enabled``)."""
+    if is_connect(spark) or is_local(spark) or not _is_true(spark, "spark.decommission.enabled"):
+        return False
+    context = spark.sparkContext._jsc.sc()
+    executors = context.schedulerBackend().getExecutorIds()
+    states = (context.taskScheduler().getExecutorDecommissionState(executors.apply(i)) for i in range(executors.size()))
+    return any(state.isDefined() for state in states)
+
+
 def grow_seconds(spark: SparkSession) -> float:
     """Seconds between two checks whether an elastic fit could have more nodes; raises as :func:`idle_seconds`."""
     return _seconds(spark, GROW_SETTING, GROW_SECONDS)

@@ -52,6 +52,8 @@ class RestartPolicy:
             return Decision(True)
         if has_progressed:
             self.restarts = 0
+        if isinstance(error, errors.PreemptedError):
+            return Decision(self.is_elastic or self.max_restarts > 0, f"Going on elsewhere: {error}")
         if isinstance(error, errors.PortTakenError) and self._ports_taken < PORT_RETRIES:
             self._ports_taken += 1
             return Decision(True, f"Starting again, because a reserved port was taken: {error.message}")

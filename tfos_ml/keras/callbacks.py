@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tfos_ml.errors import NonFiniteTrainingError
+from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
 from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter, metric_variables
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.layer_state import LayerState
@@ -73,6 +73,8 @@ class EpochState:
         self.parallel = parallel
         self.train, self.test = train, test
         self.resumed: Resumed | None = None
+        self.is_preempted: Callable[[], bool] = lambda: False  # whether this worker should end soon
+        self.has_asked = False  # whether it has asked the others to end
         self.ends_early = False  # whether Keras would look for further batches after the last step
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
         self.replaced_in_test: dict[str, float] = {}
@@ -108,6 +110,11 @@ class EpochStartSync(keras.callbacks.Callback):
         state.replaced, state.replaced_in_test = {}, {}
         self._layer_state.begin()
 
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._state.is_preempted() and not self._state.has_asked:
+            self._state.has_asked = True
+            self._state.parallel.wants_end.assign(1.0)
+
     def on_test_begin(self, logs: Any = None) -> None:
         self._state.begin_pass("validation", 0)
 
@@ -126,8 +133,9 @@ class EpochEndSync(keras.callbacks.Callback):
     """The last callback: synchronizes the workers at the end of each pass.
 
     ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers, and
-    ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps within it. `agree_on_batches` is whether
-    callbacks may stop the training within an epoch; `seed` is the seed of the shuffle.
+    ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps within it; ``wait_saved()`` returns when what
+    they save is complete. `agree_on_batches` is whether callbacks may stop the training within an epoch; `seed` is the
+    seed of the shuffle.
     """
 
     def __init__(
@@ -143,6 +151,7 @@ class EpochEndSync(keras.callbacks.Callback):
         weights: WeightWatch,
         steps_done: Callable[[int, int, float], None],
         steps_between: int | None,
+        wait_saved: Callable[[], None],
         elapsed: float,
     ):
         super().__init__()
@@ -154,7 +163,7 @@ class EpochEndSync(keras.callbacks.Callback):
         self._epoch_done = epoch_done
         self._weights = weights
         self._metrics, self._validation_metrics = metrics, validation_metrics
-        self._steps_done, self._steps_between = steps_done, steps_between
+        self._steps_done, self._steps_between, self._wait_saved = steps_done, steps_between, wait_saved
         self._elapsed = elapsed  # seconds of the epoch in which the training resumes
         self._began = 0.0
         self._epoch = self._step = 0
@@ -173,10 +182,27 @@ class EpochEndSync(keras.callbacks.Callback):
             self._end_pass(logs)
             if first and not self.model.stop_training:
                 self._state.ends_early = self.model.stop_training = True
-        elif self._steps_between and _crosses(self._epoch * steps, before, self._step, self._steps_between):
+            return
+        ends = self._state.parallel.has_agreed_to_end()
+        is_due = self._steps_between and _crosses(self._epoch * steps, before, self._step, self._steps_between)
+        if ends or is_due:
             if self._raises_on_nan:
                 self._check_finite()
             self._steps_done(self._epoch, self._step, time.monotonic() - self._began)
+        if ends:
+            self._end()
+
+    def _end(self) -> None:
+        """End with the state that was saved, because a node has been told to end."""
+        self._wait_saved()
+        self._state.group.largest(0.0)  # else the driver, which hears of one worker's end, may end the chief too soon
+        if self._state.has_asked or self._state.group.size == 1:
+            raise PreemptedError(
+                f"the node was told to end, in epoch {self._epoch + 1} after step {self._step} of "
+                f"{self._state.data.train.steps}. The state is in modelDir: fit again, or set minClusterSize or "
+                "maxRestarts, with which the fit goes on by itself"
+            )
+        raise tf.errors.AbortedError(None, None, "another worker was told to end")
 
     def _end_pass(self, logs: Any) -> None:
         if self._raises_on_nan:
@@ -233,6 +259,8 @@ class EpochEndSync(keras.callbacks.Callback):
         self._agree_to_stop()
         values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)
+        if self._state.parallel.has_agreed_to_end():
+            self._end()
 
 
 def _crosses(start: int, before: int, after: int, every: int) -> bool:

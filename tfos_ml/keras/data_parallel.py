@@ -139,7 +139,16 @@ class DataParallel:
     has spent tracing training steps.
     """
 
-    def __init__(self, model: keras.Model, group: WorkerGroup, train: PassCounter, test: PassCounter, rules: Rules):
+    def __init__(
+        self,
+        model: keras.Model,
+        group: WorkerGroup,
+        train: PassCounter,
+        test: PassCounter,
+        rules: Rules,
+        agrees_on_end: bool = False,
+    ):
+        self._agrees_on_end = agrees_on_end
         self._model = model
         self._group = group
         self._rules = rules
@@ -154,6 +163,8 @@ class DataParallel:
         self._plain_test_function: Any = None
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
         self.tracing_seconds = 0.0
+        self.wants_end = tf.Variable(0.0, trainable=False)  # 1: this worker asks all to end after the next step
+        self._end_agreed = tf.Variable(0.0, trainable=False)
         self._train, self._test = train, test
         self.terms: LossTerms | None = None
         if group.size > 1:
@@ -183,6 +194,10 @@ class DataParallel:
         of_losses = {id(v) for metric in getattr(compiled, "metrics", ()) for v in metric.variables}
         variables = enumerate(metric_variables(self._model))
         return [v for i, v in variables if i in rules.by_step or id(v) in of_losses]
+
+    def has_agreed_to_end(self) -> bool:
+        """Whether a worker has asked all to end with the step that is done; the same on all workers."""
+        return float(self.wants_end if self._group.size == 1 else self._end_agreed) > 0
 
     def close(self) -> None:
         """Restore the model."""
@@ -277,7 +292,12 @@ class DataParallel:
             weight = tf.ones([]) if self._rules.gradient_is_sum else self._share
             counting = [_counting(gradient, self._share) for gradient in grads]
             shapes = [tf.TensorShape(v.shape) for v in variables]
+            if self._agrees_on_end and not number:  # in the same exchange; a worker without rows waits for a step with
+                counting.append(tf.math.divide_no_nan(tf.convert_to_tensor(self.wants_end), weight))
+                shapes.append(tf.TensorShape([]))
             summed = self._group.sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
+            if len(summed) > len(variables):
+                self._end_agreed.assign(summed.pop())
             return original(summed, variables)
 
         return apply

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
+import signal
 import tempfile
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -210,6 +213,7 @@ class _Training:
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
         self._checkpoints: Checkpoints | None = None  # on the chief
+        self._terminated: list[int] = []  # signals that ask this process to end
         self._identity = _identity(model, ctx) if ctx.checkpoint_dir else ""
 
     @cached_property
@@ -220,7 +224,14 @@ class _Training:
     def run(self) -> None:
         """Train the remaining epochs."""
         uri = self._ctx.settings.model_store or self._ctx.checkpoint_dir
-        if not (uri and self._ctx.is_chief):
+        if not uri:
+            self._run()
+            return
+        with _terminations(self._terminated):
+            self._run_with_checkpoints(uri)
+
+    def _run_with_checkpoints(self, uri: str) -> None:
+        if not self._ctx.is_chief:
             self._run()
             return
         with Checkpoints(uri, self._ctx.run_id, self._tell_saved) as self._checkpoints:
@@ -229,8 +240,11 @@ class _Training:
     def _run(self) -> None:
         state = self._load()
         train, test = self._pass_counter("train", self._data.train), self._pass_counter("test", self._data.validation)
-        parallel = DataParallel(self._model, self._group, train, test, self._rules)
+        can_end = bool(self._ctx.checkpoint_dir)
+        parallel = DataParallel(self._model, self._group, train, test, self._rules, agrees_on_end=can_end)
         epochs = EpochState(self._group, self._data, parallel, train, test)
+        if can_end:
+            epochs.is_preempted = lambda: bool(self._terminated) or self._ctx.is_preempted()
         metrics = MetricSums(self._model, self._group, self._rules.train)
         validation_metrics = MetricSums(self._model, self._group, self._rules.test)
         self._note_limits({*metrics.inexact, *(validation_metrics.inexact if self._data.validation.total else ())})
@@ -248,6 +262,7 @@ class _Training:
             weights=WeightWatch(self._model),
             steps_done=self._steps_done,
             steps_between=self._ctx.settings.checkpoint_steps,
+            wait_saved=lambda: self._checkpoints.wait() if self._checkpoints else None,
             elapsed=0.0 if state is None else state.elapsed,
         )
         resume, has_cardinality = [], True
@@ -395,6 +410,20 @@ class _Training:
                 "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,
             }
         )
+
+
+@contextlib.contextmanager
+def _terminations(noted: list[int]) -> Iterator[None]:
+    """Note SIGTERM in this process, a node's own, instead of ending; unless the program handles it itself."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:

@@ -101,12 +101,25 @@ class CheckpointTaken(Struct, frozen=True):
     """A checkpoint has gone to the driver, or could not, and its directory has been deleted."""
 
 
+class Preempted(Struct, frozen=True):
+    """Executors leave: the training is to write a checkpoint and end."""
+
+
 class ClusterDone(Struct, frozen=True):
     """The nodes that train have ended."""
 
 
 ToWorker: TypeAlias = (
-    Start | ChunkReady | Segment | EndOfInput | Agreement | BarrierPassed | PortReleased | CheckpointTaken | ClusterDone
+    Start
+    | ChunkReady
+    | Segment
+    | EndOfInput
+    | Agreement
+    | BarrierPassed
+    | PortReleased
+    | CheckpointTaken
+    | ClusterDone
+    | Preempted
 )
 
 # From the TensorFlow process

@@ -35,6 +35,7 @@ class Inbox:
         self._end_of_input = False
         self._port_released = False
         self._checkpoints_taken = 0
+        self.preempted = False  # whether executors leave
         self.cluster_done = False  # whether the nodes that train have ended
 
     def start(self) -> None:
@@ -72,6 +73,8 @@ class Inbox:
                 self._port_released = True
             case messages.CheckpointTaken():
                 self._checkpoints_taken += 1
+            case messages.Preempted():
+                self.preempted = True
             case messages.ClusterDone():
                 self.cluster_done = True
                 self._at_end()

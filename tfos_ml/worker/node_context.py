@@ -338,6 +338,14 @@ class NodeContext:
         """
         return self._inbox.cluster_done
 
+    def is_preempted(self) -> bool:
+        """Whether this node should end soon, because its executor, or another one of the application, leaves.
+
+        Spark tells of it if ``spark.decommission.enabled`` is set. Save a checkpoint then, and raise
+        ``tfos_ml.errors.PreemptedError``: ``fit`` goes on elsewhere, and ``maxRestarts`` does not count it.
+        """
+        return self._inbox.preempted
+
     def barrier(self, name: str) -> None:
         """Wait until the chief and all workers have called ``barrier`` with the same name.
 
