@@ -6,8 +6,10 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from resumed_model import BATCH, EPOCHS, Expected, network, stateful_callbacks
+from tracking import logged, runs_of, series
 
 from tfos_ml import KerasEstimator, errors
 
@@ -85,9 +87,17 @@ def test_more_nodes_at_least_than_at_most_are_an_error(spark, expected):
         KerasEstimator(model=network, clusterSize=2, minClusterSize=3).fit(expected.frame(spark))
 
 
-def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_path, expected, caplog):
+def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_path, expected, caplog, capfd):
     victims = {4: (1, "SIGKILL"), 12: (0, "SIGKILL"), 20: (1, "SIGKILL")}
-    fitted = estimator(tmp_path, victims, clusterSize=3, minClusterSize=2, checkpointSteps=3).fit(expected.frame(spark))
+    with logged(f"sqlite:///{tmp_path}/mlflow.db", "elastic", log_models=False) as client:
+        fit = estimator(tmp_path, victims, clusterSize=3, minClusterSize=2, checkpointSteps=3, verbose=2)
+        fitted = fit.fit(expected.frame(spark))
+    (run,) = runs_of(client, "elastic")
+    curve = series(client, run, "loss")
+    assert [step for step, _ in curve] == list(range(EPOCHS))
+    np.testing.assert_allclose([value for _, value in curve], expected.history["loss"], rtol=1e-5)
+    shown = [line for line in capfd.readouterr().out.splitlines() if line.startswith("Epoch ")]
+    assert [line.split()[1] for line in shown] == [f"{epoch + 1}/{EPOCHS}" for epoch in range(EPOCHS)]
     expected.check(fitted.summary, weights_file(tmp_path))
     attempts = fitted.summary.attempts
     assert len(attempts) == 4

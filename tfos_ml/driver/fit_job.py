@@ -147,6 +147,7 @@ def launch(
     check_executors(spark, tasks)
     checked = time.monotonic() - began
     attempts: list[AttemptFacts] = []
+    shown: dict[Any, int] = {}
     lost: errors.TfosMlError | None = None  # how the previous attempt has ended
     while True:
         attempt, began = None, time.monotonic()
@@ -157,7 +158,7 @@ def launch(
             settings = replace(task.settings, restart_count=len(attempts))
             template = templates(tasks + task.first_rank) if templates else task.template
             once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
-            attempt = _Attempt(spark, once, profile, reported, size)
+            attempt = _Attempt(spark, once, profile, reported, size, shown)
             result = attempt.run(rows(template), driver_program)
             facts = AttemptFacts(template.size, attempt.saved, "", time.monotonic() - began)
             return replace(result, template=template, attempts=(*attempts, facts), check_seconds=checked)
@@ -207,7 +208,9 @@ class _Attempt:
         profile: Any,
         reported: Callable[[list[dict[str, Any]]], None],
         size: ClusterSize,
+        shown: dict[Any, int],
     ):
+        self._shown = shown  # by label and epoch, the attempt that reported first: later ones report them again
         self._size = size
         self._grow_seconds, self._asked = grow_seconds(spark), time.monotonic()
         self._looked = 0.0  # for executors that leave
@@ -342,7 +345,10 @@ class _Attempt:
         if self._control is None:
             return
         progress, reports = self._nodes(), self._control.take_reports()
-        self._progress.update(progress, reports)
+        number = self._task.settings.restart_count
+        for report in reports:
+            report["attempt"] = number
+        self._progress.update(progress, [report for report in reports if self._is_new(report)])
         self._waiting.update(progress)
         if reports:
             self._reported(reports)
@@ -350,6 +356,11 @@ class _Attempt:
         if chief is not None and chief.tensorboard:
             stays = "" if self._task.settings.log_dir else f" (its files stay in {chief.host}:{chief.log_dir})"
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
+
+    def _is_new(self, report: dict[str, Any]) -> bool:
+        """Whether no earlier attempt has reported the same epoch."""
+        epoch, number = (report["label"], report["epoch"]), report["attempt"]
+        return report["epoch"] is None or self._shown.setdefault(epoch, number) == number
 
     def _driver_results(self, run: Run) -> list[results.ResultRow]:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""

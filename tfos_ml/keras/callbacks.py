@@ -133,9 +133,9 @@ class EpochEndSync(keras.callbacks.Callback):
     """The last callback: synchronizes the workers at the end of each pass.
 
     ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers, and
-    ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps within it; ``wait_saved()`` returns when what
-    they save is complete. `agree_on_batches` is whether callbacks may stop the training within an epoch; `seed` is the
-    seed of the shuffle.
+    ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps within it; ``wait_saved()`` returns when the
+    state that they save is complete. `agree_on_batches` is whether callbacks may stop the training within an epoch;
+    `seed` is the seed of the shuffle.
     """
 
     def __init__(

@@ -84,7 +84,8 @@ class FitRun(FitListener):
         self._dataset = dataset
         self._estimator = estimator
         self._writer = Writer(self._client, run.run_id)
-        self._logged: dict[tuple[str, int], str] = {}
+        self._logged: dict[tuple[str, int], tuple[int, str]] = {}  # by name and step: attempt, and value
+        self._attempt = 0  # the last one
         self._counts: dict[str, int] = {}
         self._checkpoints = LoggedCheckpoints(self._writer, self._log_checkpoint, options.monitor)
         self._result: RunResult | None = None
@@ -152,8 +153,10 @@ class FitRun(FitListener):
         for short, value in report["metrics"].items():
             name = content.metric_name(f"{prefix}{short}")
             step = self._step(name, report)
-            if is_due and self._logged.get((name, step)) != repr(value):
-                self._logged[name, step] = repr(value)  # by repr, so that NaN is also logged once
+            attempt, logged = report.get("attempt", self._attempt), self._logged.get((name, step))
+            # By repr, so that NaN is also logged once. Later attempts report again what an earlier one has reported.
+            if is_due and (logged is None or (logged[0] == attempt and logged[1] != repr(value))):
+                self._logged[name, step] = attempt, repr(value)
                 metrics.append(Metric(name, value, timestamp, step))
         return metrics
 
@@ -171,7 +174,7 @@ class FitRun(FitListener):
     def trained(self, result: RunResult) -> None:
         """Log the metrics that were not reported during the job; see :class:`FitListener`."""
         self._write_overview()
-        self._result = result
+        self._result, self._attempt = result, result.restarts
         self._counts = {name: n for name, n in self._counts.items() if name.startswith(SYSTEM_PREFIX)}
         last = max((m["epoch"] for r in result.reports for m in r["metrics"] if m["epoch"] is not None), default=None)
         metrics = [
