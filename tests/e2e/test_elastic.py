@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import random
 import signal
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from resumed_model import BATCH, EPOCHS, Expected, network, stateful_callbacks
+from conftest import wait_until
+from resumed_model import BATCH, EPOCHS, ROWS, Expected, network, stateful_callbacks
 from tracking import logged, runs_of, series
 
 from tfos_ml import KerasEstimator, errors
@@ -24,16 +30,27 @@ def expected():
     return Expected()
 
 
+def children(driver: int, word: str):
+    """Processes below the driver with a word in their command, again and again; forks of others of these first."""
+    import psutil
+
+    found = []
+    for process in psutil.Process(driver).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if word in " ".join(process.cmdline()):
+                found.append((word not in " ".join(process.parent().cmdline()), process.pid, process))
+    forks = [process for is_first, _, process in sorted(found) if not is_first]
+    return (forks or [process for *_, process in sorted(found)]) * 3
+
+
 def killer(directory: Path, victims):
-    """A callback that sends signals: {update: (worker, signal to its process, or words of the command to kill)}."""
+    """A callback that sends signals: {update: (worker, signal to its process, or word in the command to kill)}."""
     import keras
+
+    driver = os.getpid()
 
     class Kills(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
-            import json
-
-            import psutil
-
             rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
             done = int(self.model.optimizer.iterations)
             for update, (worker, victim) in victims.items():
@@ -43,9 +60,8 @@ def killer(directory: Path, victims):
                 mark.touch()
                 if victim in ("SIGKILL", "SIGTERM"):
                     os.kill(os.getpid(), getattr(signal, victim))
-                else:  # the Python worker of Spark's, or the executor
-                    above = [p for p in psutil.Process().parents() if victim in " ".join(p.cmdline())]
-                    above[0].kill()
+                else:  # a Python worker of Spark's, or an executor
+                    children(driver, victim)[worker].kill()
 
     return Kills()
 
@@ -125,4 +141,80 @@ def test_without_restarts_it_is_an_error_that_says_how_to_go_on(spark, tmp_path,
     with pytest.raises(errors.PreemptedError, match="told to end, in epoch 1 after step 11 of 12. The state is in mod"):
         estimator(tmp_path, victims, clusterSize=1).fit(expected.frame(spark))
     fitted = estimator(tmp_path, victims, clusterSize=2).fit(expected.frame(spark))
+    expected.check(fitted.summary, weights_file(tmp_path))
+
+
+THREE = "local-cluster[3,1,1024]"
+KINDS = ["SIGKILL", "SIGTERM", "daemon", "CoarseGrainedExecutorBackend"]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(40))
+def test_random_kills_change_nothing(sessions, tmp_path, expected, seed):
+    """One to three kills at any steps, often two in a row: of processes, Python workers and executors."""
+    spark = sessions.get(THREE)
+    chosen = random.Random(seed)
+    at = sorted(chosen.sample(range(1, 22), chosen.randint(1, 3)))
+    if seed % 3 == 0:
+        at[-1:] = [at[-1], at[-1] + 1]
+    victims = {update: (chosen.randrange(3), chosen.choice(KINDS)) for update in at}
+    fit = estimator(tmp_path, victims, clusterSize=3, minClusterSize=1, checkpointSteps=3, seed=seed)
+    fitted = fit.fit(expected.frame(spark))
+    expected.check(fitted.summary, weights_file(tmp_path))
+    assert fitted.summary.rows + fitted.summary.validationRows == ROWS
+    print("attempts:", [(a["nodes"], a["epoch"], a["step"], round(a["seconds"], 1)) for a in fitted.summary.attempts])
+
+
+def until_larger(directory: Path):
+    """A callback that waits in fewer than four workers, after two epochs, for the driver to end the attempt."""
+    import keras
+
+    class Waits(keras.callbacks.Callback):
+        chief_only = True
+
+        def on_epoch_begin(self, epoch, logs=None):
+            if len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]) < 4 and epoch > 0:
+                (directory / "trains").touch()
+                deadline = time.monotonic() + 60
+                while epoch > 1 and time.monotonic() < deadline:
+                    time.sleep(0.1)
+
+    return Waits()
+
+
+def hold(directory: str):
+    """Hold a task slot until a training has begun without it."""
+
+    def task(batches):
+        deadline = time.monotonic() + 120
+        while not Path(directory, "trains").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        yield from batches
+
+    return task
+
+
+@pytest.fixture
+def growing(spark):
+    spark.conf.set("spark.tfos_ml.growSeconds", "1")
+    yield spark
+    spark.conf.unset("spark.tfos_ml.growSeconds")
+
+
+def test_it_grows_when_a_slot_becomes_free(growing, tmp_path, expected, monkeypatch):
+    spark = growing
+    monkeypatch.setattr("tfos_ml.driver.cluster_size.WORTH_SECONDS", 0.0)
+    df = expected.frame(spark)
+    held = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(hold(str(tmp_path)), "id long").collect())
+    held.start()
+    tracker = spark.sparkContext.statusTracker()
+    assert wait_until(lambda: any(tracker.getStageInfo(s).numActiveTasks == 2 for s in tracker.getActiveStageIds()), 20)
+    fit = estimator(tmp_path, clusterSize=4, minClusterSize=1, reservationTimeout=6)
+    fitted = fit.setCallbacks([*stateful_callbacks(), until_larger(tmp_path)]).fit(df)
+    held.join()
+    first, second, *others = fitted.summary.attempts
+    sizes = [attempt["nodes"] for attempt in fitted.summary.attempts]
+    assert sizes in ([4, 2, 4], [4, 2, 3, 4])  # by how soon both slots are free
+    assert first["ended"].startswith("ReservationTimeoutError")
+    assert second["ended"] == f"Spark has slots for {others[0]['nodes']} nodes"
     expected.check(fitted.summary, weights_file(tmp_path))
