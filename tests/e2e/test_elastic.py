@@ -17,7 +17,7 @@ from conftest import wait_until
 from resumed_model import BATCH, EPOCHS, ROWS, Expected, network, stateful_callbacks
 from tracking import logged, runs_of, series
 
-from tfos_ml import KerasEstimator, errors
+from tfos_ml import KerasEstimator, TFEstimator, errors
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -218,3 +218,70 @@ def test_it_grows_when_a_slot_becomes_free(growing, tmp_path, expected, monkeypa
     assert first["ended"].startswith("ReservationTimeoutError")
     assert second["ended"] == f"Spark has slots for {others[0]['nodes']} nodes"
     expected.check(fitted.summary, weights_file(tmp_path))
+
+
+def slow_after(directory: Path, update: int):
+    """A callback that tells of an update, and takes time for each step after it."""
+    import keras
+
+    class Slow(keras.callbacks.Callback):
+        chief_only = True
+
+        def on_train_batch_end(self, batch, logs=None):
+            if int(self.model.optimizer.iterations) >= update:
+                (directory / "trains").touch()
+                time.sleep(0.3)
+
+    return Slow()
+
+
+@pytest.mark.chaos
+def test_an_executor_that_leaves_ends_the_attempt_with_a_checkpoint(sessions, tmp_path, expected):
+    spark = sessions.get("local-cluster[3,1,1024]", spark_decommission_enabled="true")
+    context = spark.sparkContext._jsc.sc()
+
+    def decommission():
+        assert wait_until((tmp_path / "trains").exists, 120)
+        jvm = spark.sparkContext._jvm
+        info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("spot", jvm.scala.Option.empty())
+        context.schedulerBackend().decommissionExecutor("1", info, False, False)
+
+    fit = estimator(tmp_path, clusterSize=3, minClusterSize=1)
+    fit.setCallbacks([*stateful_callbacks(), slow_after(tmp_path, 8)])
+    leaving = threading.Thread(target=decommission)
+    leaving.start()
+    fitted = fit.fit(expected.frame(spark))
+    leaving.join()
+    first, *_, last = fitted.summary.attempts
+    assert (first["nodes"], last["ended"]) == (3, "")
+    assert "PreemptedError" in first["ended"]
+    assert (first["epoch"], first["step"]) > (1, 0)
+    expected.check(fitted.summary, weights_file(tmp_path))
+
+
+def count_to_six(args, ctx):
+    """Count steps, each of which the chief saves; one worker is killed after the third."""
+    import tensorflow as tf
+
+    step = tf.Variable(0, dtype=tf.int64)
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(step=step), ctx.checkpoint_dir, max_to_keep=2)
+    manager.restore_or_initialize()
+    ctx.report({"began_at": int(step), "workers": ctx.num_workers}, epoch=ctx.restart_count)
+    while int(step) < 6 and not ctx.is_preempted():
+        step.assign_add(1)
+        if ctx.is_chief:
+            manager.save()
+        ctx.barrier(f"step {int(step)}")
+        if int(step) == 3 and ctx.worker_num == 1 and not ctx.restart_count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.filterwarnings("ignore::tfos_ml.errors.NothingExportedWarning")
+def test_a_train_function_goes_on_from_its_own_checkpoint(spark, tmp_path):
+    df = spark.range(20).withColumnRenamed("id", "features")
+    fit = TFEstimator(
+        trainFn=count_to_six, clusterSize=2, minClusterSize=1, modelDir=str(tmp_path / "model"), verbose=0
+    )
+    fitted = fit.fit(df)
+    assert [attempt["nodes"] for attempt in fitted.summary.attempts] == [2, 2]
+    assert fitted.summary.history["began_at"][-1] in (3, 4)  # the chief may have saved one step more
