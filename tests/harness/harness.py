@@ -14,7 +14,8 @@ from spark_of_processes import ProcessSpark, Rows
 from tfos_ml import InputMode, TFCluster
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
-from tfos_ml.driver.fit_job import RunResult, launch
+from tfos_ml.driver.attempt import RunResult
+from tfos_ml.driver.fit_job import launch
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.sessions import is_connect, is_local
-from tfos_ml.common.spark_api import map_in_arrow
+from tfos_ml.driver.attempt import Attempt, AttemptFacts, LargerClusterError, RunResult
 from tfos_ml.driver.cluster_size import ClusterSize, Position
-from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.mailbox_poller import MailboxPoller
-from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.preflight import (
     allocates_dynamically,
     application,
     check_settings,
     fork_owner,
-    grow_seconds,
     idle_seconds,
-    leaving_executors,
 )
 from tfos_ml.driver.probe import check_executors
-from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.restarts import RestartPolicy
-from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
-from tfos_ml.driver.slots import Slots
-from tfos_ml.driver.spark_job import SparkJob
-from tfos_ml.inference import publishing
-from tfos_ml.protocol import results
-from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint, node_ports
-from tfos_ml.protocol.codec import decode
-from tfos_ml.protocol.control_messages import NodeProgress
-from tfos_ml.protocol.mailbox import mailbox_of
+from tfos_ml.protocol.addresses import node_ports
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, WaitNotice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,61 +31,6 @@ if TYPE_CHECKING:
     from tfos_ml.protocol.cluster_template import ClusterTemplate
 
 logger = logging.getLogger(__name__)
-LEAVING_SECONDS = 1.0  # between two looks for executors that leave
-OUT_OF_REACH = (
-    "No node has reached this client at %s, so metrics and progress came at the end only, and checkpoints were not "
-    "logged. If a firewall, NAT or container is between them, set spark.tfos_ml.port to a port that it lets through, "
-    "and spark.tfos_ml.clientHost to an address at which executors reach this host. Or set modelDir to a directory "
-    "that both can read: metrics then come through it."
-)
-
-
-@dataclass(frozen=True)
-class AttemptFacts:
-    """One attempt of a fit."""
-
-    nodes: int
-    saved: Position | None  # the last checkpoint that the driver knows of
-    ended: str  # why, "" for the one that has trained to the end
-    seconds: float
-
-    def facts(self) -> dict[str, Any]:
-        """The entry in the summary of a fitted model."""
-        epoch, step = (None, None) if self.saved is None else (self.saved.epoch, self.saved.step)
-        return {
-            "nodes": self.nodes,
-            "epoch": epoch,
-            "step": step,
-            "ended": self.ended,
-            "seconds": round(self.seconds, 3),
-        }
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What the nodes of a successful run have returned."""
-
-    reports: list[dict[str, Any]]  # one for each node, by rank
-    results: list[bytes]  # of data feeds: one Arrow file for each node that has any
-    model: bytes | None  # the packed SavedModel, unless none was exported or it was published elsewhere
-    example: bytes | None = None  # a few rows of the features as an Arrow stream, if they were wanted
-    template: ClusterTemplate | None = None  # of the attempt that succeeded
-    check_seconds: float = 0.0  # before the first attempt
-    job_seconds: float = 0.0  # of the attempt that succeeded
-    attempts: tuple[AttemptFacts, ...] = ()  # all, in order
-
-    @property
-    def restarts(self) -> int:
-        """Number of attempts before the one that succeeded."""
-        return len(self.attempts) - 1
-
-
-class LargerClusterError(Exception):
-    """An attempt was ended after a checkpoint, because Spark has slots for more nodes."""
-
-    def __init__(self, size: int):
-        super().__init__(f"Spark has slots for {size} nodes")
-        self.size = size
 
 
 def launch(
@@ -133,12 +60,7 @@ def launch(
     """
     began = time.monotonic()
     check_settings(spark)
-    shares_console = not is_connect(spark) and is_local(spark)
-    barrier = not allocates_dynamically(spark) and not task.first_rank
-    ports = node_ports(spark)
-    task = replace(task, barrier=barrier, node_ports=ports, shares_console=shares_console, verbose=verbose)
-    task = replace(task, idle_seconds=idle_seconds(spark), fork_owner=fork_owner(spark), application=application(spark))
-    task = replace(task, is_driver_far=is_connect(spark))
+    task = _of_session(task, spark, verbose)
     tasks = task.template.size - task.first_rank
     least = tasks if least is None else least - task.first_rank
     size = ClusterSize(spark, tasks, least, task.reservation_timeout, profile)
@@ -158,7 +80,7 @@ def launch(
             settings = replace(task.settings, restart_count=len(attempts))
             template = templates(tasks + task.first_rank) if templates else task.template
             once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
-            attempt = _Attempt(spark, once, profile, reported, size, shown)
+            attempt = Attempt(spark, once, profile, reported, size, shown)
             result = attempt.run(rows(template), driver_program)
             facts = AttemptFacts(template.size, attempt.saved, "", time.monotonic() - began)
             return replace(result, template=template, attempts=(*attempts, facts), check_seconds=checked)
@@ -180,6 +102,21 @@ def launch(
         attempts.append(AttemptFacts(nodes + task.first_rank, saved, why, time.monotonic() - began))
 
 
+def _of_session(task: NodeTask, spark: SparkSession, verbose: int) -> NodeTask:
+    """The task of a run in a session."""
+    return replace(
+        task,
+        barrier=not allocates_dynamically(spark) and not task.first_rank,
+        node_ports=node_ports(spark),
+        shares_console=not is_connect(spark) and is_local(spark),
+        verbose=verbose,
+        idle_seconds=idle_seconds(spark),
+        fork_owner=fork_owner(spark),
+        application=application(spark),
+        is_driver_far=is_connect(spark),
+    )
+
+
 def _tell_lost(size: ClusterSize, tasks: int, lost: errors.TfosMlError, saved: Position | None) -> None:
     """Log why an elastic fit goes on, and with how many nodes."""
     if size.is_elastic:
@@ -196,204 +133,3 @@ def _told_with_cause(error: errors.TfosMlError, lost: errors.TfosMlError | None)
     if lost is None or not isinstance(error, errors.NotEnoughSlotsError | errors.ReservationTimeoutError):
         return error
     return type(error)(f"The fit cannot be repeated after {type(lost).__name__} ({_first_line(lost)}): {error}")
-
-
-class _Attempt:
-    """One run, whose nodes are the tasks of one job."""
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        task: NodeTask,
-        profile: Any,
-        reported: Callable[[list[dict[str, Any]]], None],
-        size: ClusterSize,
-        shown: dict[Any, int],
-    ):
-        self._shown = shown  # by label and epoch, the attempt that reported first: later ones report them again
-        self._size = size
-        self._grow_seconds, self._asked = grow_seconds(spark), time.monotonic()
-        self._looked = 0.0  # for executors that leave
-        self._start: tuple[Position, float] | None = None  # where the training begins, and when
-        self.saved: Position | None = None  # the last one
-        self._spark = spark
-        self._task = task
-        self._profile = profile
-        self._reported = reported
-        self._slots = Slots(task.template.size, task.reservation_timeout)
-        draws_bar = not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
-        self._progress = Progress(task.verbose, task.template.size, task.settings.epochs, draws_bar)
-        self._waiting = WaitNotice()
-        self._control: ControlServer | None = None
-
-    def run(self, df: DataFrame, driver_program: bytes | None) -> RunResult:
-        succeeded = False
-        try:
-            endpoint = client_endpoint(self._spark) if self._task.is_driver_far else driver_endpoint(self._spark)
-            self._control = ControlServer(endpoint, self._task.template)
-            run = Run(self._spark, self._task, self._control, self._progress.write, self._show)
-            with self._slots, run, self._mailbox(self._control.nodes):
-                began = time.monotonic()
-                job = self._watch(run, df, driver_program)
-                rows = [*run.result(job), *self._driver_results(run)]
-                result = replace(self._read(rows), job_seconds=time.monotonic() - began)
-                self._publish(result)
-            succeeded = True
-            return result
-        finally:
-            self._progress.close(succeeded)
-            if not succeeded:
-                self._note_saved()
-                self._discard()
-
-    @contextlib.contextmanager
-    def _mailbox(self, nodes: Nodes) -> Iterator[None]:
-        """Read reports from ``modelDir``, where nodes leave them if they cannot reach this client of Spark Connect."""
-        settings = self._task.settings
-        if not (self._task.is_driver_far and settings.model_dir):
-            yield
-            return
-        mailbox = MailboxPoller(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id), nodes)
-        mailbox.start()
-        try:
-            yield
-        finally:
-            mailbox.close()
-            self._show()
-
-    def _publish(self, result: RunResult) -> None:
-        """Publish the model: every node has ended well, and Spark has read all rows."""
-        if self._task.export_dir is not None and any(r.get("staged") for r in result.reports):
-            publishing.commit(self._task.export_dir, self._task.run_id)
-
-    def _discard(self) -> None:
-        """Delete what the chief may have staged. Raises nothing: the failure of the attempt is raised elsewhere."""
-        if self._task.export_dir is None:
-            return
-        try:
-            publishing.discard(self._task.export_dir, self._task.run_id)
-        except Exception as error:
-            logger.warning("Files that an attempt has staged beside exportDir could not be deleted: %s", error)
-
-    def _watch(self, run: Run, df: DataFrame, driver_program: bytes | None) -> SparkJob:
-        """Run the job to its end. Nodes of a plain job first gather; only one cluster gathers at a time."""
-        nodes = map_in_arrow(
-            df,
-            partial(run_node, run.task),
-            results.RESULT_SCHEMA,
-            barrier=self._task.barrier,
-            profile=self._profile,
-        )
-        if self._task.barrier:
-            job = run.start(nodes.collect)
-        else:
-            with one_at_a_time:
-                job = run.start(nodes.collect, driver_program)
-                run.gather(job, lambda: self._waits_for_slots(job))
-        for _ in run.polls(job):
-            self._waits_for_slots(job)
-            self._grow()
-            self._preempt()
-        self._show()
-        if self._task.is_driver_far and job.error is None and not self._nodes():
-            logger.warning(OUT_OF_REACH, run.task.control["location"] if run.task.control else "")
-        return job
-
-    @property
-    def has_progressed(self) -> bool:
-        """Whether the attempt has written a checkpoint."""
-        return self._start is not None and self.saved != self._start[0]
-
-    def _note_saved(self) -> bool:
-        """Take the position of the chief's last checkpoint, first that of its start; returns whether it is new."""
-        chief = self._nodes().get(self._task.template.chief_rank)
-        if chief is None or chief.saved is None or (self.saved is not None and chief.saved == astuple(self.saved)):
-            return False
-        self.saved = Position(*chief.saved)
-        self._start = self._start or (self.saved, time.monotonic())
-        return True
-
-    def _grow(self) -> None:
-        """Raise ``LargerClusterError`` after a new checkpoint, if a larger cluster would end the training sooner."""
-        if not self._note_saved() or not self._size.is_elastic or time.monotonic() - self._asked < self._grow_seconds:
-            return
-        assert self._start is not None
-        assert self.saved is not None
-        self._asked = time.monotonic()
-        size, seconds = self._size.larger(), self._asked - self._start[1]
-        if size and self._size.is_worth_it(size, self._start[0], self.saved, seconds, self._task.settings.epochs):
-            raise LargerClusterError(size)
-
-    def _preempt(self) -> None:
-        """If executors leave, ask the nodes to end with a checkpoint."""
-        if self._task.settings.model_dir is None or time.monotonic() - self._looked < LEAVING_SECONDS:
-            return
-        self._looked = time.monotonic()
-        if self._control is not None and leaving_executors(self._spark):
-            self._control.nodes.preempt()
-
-    def _waits_for_slots(self, job: SparkJob) -> bool:
-        nodes = self._nodes()
-        self._slots.update(bool(nodes) or job.is_running_tasks())
-        return not nodes or self._slots.others_hold()
-
-    def _nodes(self) -> dict[int, NodeProgress]:
-        return {} if self._control is None else self._control.nodes.progress()
-
-    def _show(self) -> None:
-        """Show what the nodes have reported since the last call."""
-        if self._control is None:
-            return
-        progress, reports = self._nodes(), self._control.take_reports()
-        number = self._task.settings.restart_count
-        for report in reports:
-            report["attempt"] = number
-        self._progress.update(progress, [report for report in reports if self._is_new(report)])
-        self._waiting.update(progress)
-        if reports:
-            self._reported(reports)
-        chief = progress.get(self._task.template.chief_rank)
-        if chief is not None and chief.tensorboard:
-            stays = "" if self._task.settings.log_dir else f" (its files stay in {chief.host}:{chief.log_dir})"
-            self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
-
-    def _is_new(self, report: dict[str, Any]) -> bool:
-        """Whether no earlier attempt has reported the same epoch."""
-        epoch, number = (report["label"], report["epoch"]), report["attempt"]
-        return report["epoch"] is None or self._shown.setdefault(epoch, number) == number
-
-    def _driver_results(self, run: Run) -> list[results.ResultRow]:
-        """Results that came directly: large models, and those of nodes on the driver's host, which end last."""
-        assert self._control is not None
-        deadline = time.monotonic() + (self._task.lease or LEASE_SECONDS)
-        while not self._control.nodes.have_results(range(self._task.first_rank), POLL_SECONDS):
-            run.check()
-            if time.monotonic() > deadline:
-                raise errors.NodeLostError(
-                    "Parameter servers on the driver did not end after all other nodes had ended."
-                )
-        return self._control.nodes.results()
-
-    def _read(self, rows: list[Any]) -> RunResult:
-        template = self._task.template
-        reports = {rank: decode(dict, payload) for rank, payload in results.joined(rows, "report")}
-        for report in reports.values():
-            self._progress.write(report.pop("lines", []))
-        if not reports:
-            raise errors.EmptyDataError(
-                "The DataFrame has no rows, so no node was started. Check its filters and joins."
-            )
-        if len(reports) != template.size:
-            missing = [n.label for n in template.nodes if n.rank not in reports]
-            raise errors.NodeLostError(f"{len(missing)} of {template.size} nodes did not report: {missing}")
-        if self._task.schema.columns and not sum(r["rows"] for r in reports.values()):
-            raise errors.EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
-        models, answers, examples = (
-            [payload for _, payload in results.joined(rows, kind)] for kind in ("model", "results", "example")
-        )
-        return RunResult(
-            [reports[rank] for rank in sorted(reports)],
-            answers,
-            models[0] if models else None,
-            examples[0] if examples else None,
-        )

@@ -63,17 +63,23 @@ class Resumed:
 
 
 class EpochState:
-    """The state that the first and the last callback share."""
+    """The state that the first and the last callback share; `is_preempted` tells if this worker should end soon."""
 
     def __init__(
-        self, group: WorkerGroup, data: TrainingData, parallel: DataParallel, train: PassCounter, test: PassCounter
+        self,
+        group: WorkerGroup,
+        data: TrainingData,
+        parallel: DataParallel,
+        train: PassCounter,
+        test: PassCounter,
+        is_preempted: Callable[[], bool] = lambda: False,
     ):
         self.group = group
         self.data = data
         self.parallel = parallel
         self.train, self.test = train, test
         self.resumed: Resumed | None = None
-        self.is_preempted: Callable[[], bool] = lambda: False  # whether this worker should end soon
+        self.is_preempted = is_preempted
         self.has_asked = False  # whether it has asked the others to end
         self.ends_early = False  # whether Keras would look for further batches after the last step
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states

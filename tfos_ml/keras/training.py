@@ -2,55 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import json
 import os
-import signal
 import tempfile
-import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfos_ml.common.redact import redact
 from tfos_ml.data.spool import room_for
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
 from tfos_ml.keras.batch_statistics import is_batch_normalization
-from tfos_ml.keras.callback_state import callback_states, set_callback_states
 from tfos_ml.keras.callbacks import EpochEndSync, EpochStartSync, EpochState, Resumed, acts_on_batches, runs_here
-from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
-from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules, metric_variables
+from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules
 from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
 from tfos_ml.keras.layer_state import LayerState
 from tfos_ml.keras.metric_sums import MetricSums
 from tfos_ml.keras.model_source import WEIGHTS_FILE
-from tfos_ml.keras.training_data import TrainingData, fingerprint, padded_lengths
+from tfos_ml.keras.state_store import Resume, StateStore
+from tfos_ml.keras.training_data import TrainingData, padded_lengths
 from tfos_ml.keras.training_state import (
-    assign_all,
-    digest_of,
-    load_weights,
-    optimizer_scalars,
     random_state,
-    save_weights,
     set_random_state,
-    split_variables,
     start_alike,
 )
-from tfos_ml.keras.worker_group import Array, WorkerGroup
-from tfos_ml.protocol.codec import decode, encode
+from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
 from tfos_ml.worker.global_batches import GlobalBatches
 
@@ -212,39 +198,19 @@ class _Training:
         self._seed = ctx.settings.seed if ctx.settings.shuffle else None
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
-        self._checkpoints: Checkpoints | None = None  # on the chief
-        self._terminated: list[int] = []  # signals that ask this process to end
-        self._identity = _identity(model, ctx) if ctx.checkpoint_dir else ""
-
-    @cached_property
-    def _fingerprint(self) -> str:
-        """The fingerprint of all rows; all workers must ask for it together the first time."""
-        return fingerprint(self._data.stores, self._ctx.schema, self._group)
+        self._store = StateStore(ctx, group, model, data, self._callbacks, self._history, notices)
 
     def run(self) -> None:
         """Train the remaining epochs."""
-        uri = self._ctx.settings.model_store or self._ctx.checkpoint_dir
-        if not uri:
-            self._run()
-            return
-        with _terminations(self._terminated):
-            self._run_with_checkpoints(uri)
-
-    def _run_with_checkpoints(self, uri: str) -> None:
-        if not self._ctx.is_chief:
-            self._run()
-            return
-        with Checkpoints(uri, self._ctx.run_id, self._tell_saved) as self._checkpoints:
+        with self._store:
             self._run()
 
     def _run(self) -> None:
-        state = self._load()
+        state = self._store.load()
         train, test = self._pass_counter("train", self._data.train), self._pass_counter("test", self._data.validation)
-        can_end = bool(self._ctx.checkpoint_dir)
-        parallel = DataParallel(self._model, self._group, train, test, self._rules, agrees_on_end=can_end)
-        epochs = EpochState(self._group, self._data, parallel, train, test)
-        if can_end:
-            epochs.is_preempted = lambda: bool(self._terminated) or self._ctx.is_preempted()
+        keeps = self._store.keeps_state
+        parallel = DataParallel(self._model, self._group, train, test, self._rules, agrees_on_end=keeps)
+        epochs = EpochState(self._group, self._data, parallel, train, test, self._store.is_preempted)
         metrics = MetricSums(self._model, self._group, self._rules.train)
         validation_metrics = MetricSums(self._model, self._group, self._rules.test)
         self._note_limits({*metrics.inexact, *(validation_metrics.inexact if self._data.validation.total else ())})
@@ -260,14 +226,14 @@ class _Training:
             seed=self._seed,
             epoch_done=self._epoch_done,
             weights=WeightWatch(self._model),
-            steps_done=self._steps_done,
+            steps_done=self._store.save_within_epoch,
             steps_between=self._ctx.settings.checkpoint_steps,
-            wait_saved=lambda: self._checkpoints.wait() if self._checkpoints else None,
+            wait_saved=self._store.wait,
             elapsed=0.0 if state is None else state.elapsed,
         )
         resume, has_cardinality = [], True
         if state is not None:
-            resume = [_Resume(self._model, self._callbacks, state)]
+            resume = [Resume(self._model, self._callbacks, state)]
             if state.step:
                 has_cardinality = self._model.steps_per_execution == 1  # else Keras reads beyond the last step
                 epochs.resumed = Resumed(state.epoch, state.step, state.metrics if self._ctx.is_chief else [])
@@ -315,40 +281,6 @@ class _Training:
         if self._data.shuffle_notice:
             self._notices.append(self._data.shuffle_notice)
 
-    def _load(self) -> TrainingState | None:
-        """The state to resume from, which the chief reads; all workers get it, and its variables."""
-        if not self._ctx.checkpoint_dir:
-            return None
-        found = self._checkpoints.load() if self._checkpoints else None
-        files = encode(found.state.to_files() if found else {})
-        contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
-        if not contents:
-            if self._ctx.is_chief:
-                self._ctx.note_saved(0, 0, self._data.train.steps)
-            return None
-        state = TrainingState.from_files(contents)
-        if state.identity != self._identity:
-            raise ModelError(
-                f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
-                f"settings ({state.identity}; this fit has {self._identity}). Choose another modelDir."
-            )
-        if state.fingerprint != self._fingerprint:
-            self._notices.append(
-                f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
-                "with other rows. Choose another modelDir to start from the beginning."
-            )
-        if found:
-            self._tell_saved(state)
-            load_weights(self._model, found.weights, state.variables, state.digest)
-            assign_all(split_variables(self._model)[1], state.seeds)
-        start_alike(self._model, self._group, self._ctx.is_chief)
-        set_random_state(state.random)
-        self._history = list(state.history)
-        if self._ctx.is_chief:
-            for epoch, logs in enumerate(self._history):
-                self._ctx.report(logs, epoch=epoch)
-        return state
-
     def _epoch_done(self, epoch: int, logs: dict[str, float], seconds: float, stopped: bool) -> None:
         self._history.append(logs)
         self._seconds.append(seconds)
@@ -356,42 +288,7 @@ class _Training:
             self._ctx.report(logs, epoch=epoch)
             self._ctx.log_upload.run()
             self._log_checkpoint(epoch, logs)
-        self._save(epoch + 1, 0, stopped, 0.0)
-
-    def _steps_done(self, epoch: int, step: int, seconds: float) -> None:
-        metrics = [np.asarray(variable) for variable in metric_variables(self._model)]
-        self._save(epoch, step, False, seconds, self._group.sum_arrays(metrics))
-
-    def _tell_saved(self, state: TrainingState) -> None:
-        self._ctx.note_saved(state.epoch, state.step, self._data.train.steps)
-
-    def _save(self, epoch: int, step: int, stopped: bool, elapsed: float, metrics: Sequence[Array] = ()) -> None:
-        """Save the state on the chief, if there is a ``modelDir``; all workers must call this together."""
-        if not self._ctx.checkpoint_dir:
-            return
-        fingerprint = self._fingerprint
-        if self._checkpoints is None:
-            return
-        variables = save_weights(self._model, self._checkpoints.weights_file())
-        attributes, pickled, notices = callback_states(list(self._callbacks.values()))
-        self._notices += [notice for notice in notices if notice not in self._notices]
-        state = TrainingState(
-            epoch=epoch,
-            step=step,
-            stopped=stopped,
-            history=self._history,
-            elapsed=elapsed,
-            identity=self._identity,
-            fingerprint=fingerprint,
-            seeds=[np.asarray(v) for v in split_variables(self._model)[1]],
-            random=random_state(),
-            digest=digest_of(self._model),
-            metrics=list(metrics),
-            variables=variables,
-            callbacks=attributes,
-            pickled=pickled,
-        )
-        self._checkpoints.save(state)
+        self._store.save(epoch + 1, 0, stopped, 0.0)
 
     def _log_checkpoint(self, epoch: int, logs: dict[str, float]) -> None:
         path = self._ctx.export_checkpoint(self._model, epoch)
@@ -412,56 +309,10 @@ class _Training:
         )
 
 
-@contextlib.contextmanager
-def _terminations(noted: list[int]) -> Iterator[None]:
-    """Note SIGTERM in this process, a node's own, instead of ending; unless the program handles it itself."""
-    before = signal.getsignal(signal.SIGTERM)
-    if before is not signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
     """Whether logs for TensorBoard are requested and no callback of the user writes them."""
     writes = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in task.callbacks)
     return bool(ctx.settings.tensorboard or ctx.settings.log_dir) and not writes
-
-
-class _Resume(keras.callbacks.Callback):
-    """Restores what callbacks have reset for the new ``fit``, and at the beginning of an epoch that had begun."""
-
-    def __init__(self, model: Any, callbacks: Mapping[int, Any], state: TrainingState):
-        super().__init__()
-        self._callbacks = callbacks
-        self._state = state
-        self._scalars = [np.asarray(v).copy() for v in optimizer_scalars(model)]
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._restore()
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._state.step and epoch == self._state.epoch:
-            self._restore()
-
-    def _restore(self) -> None:
-        assign_all(optimizer_scalars(self.model), self._scalars)
-        set_callback_states(self._callbacks, self._state.callbacks, self._state.pickled)
-
-
-def _identity(model: Any, ctx: NodeContext) -> str:
-    """What a checkpoint must have in common with the fit that continues from it."""
-    variables = [(tuple(v.shape), str(v.dtype)) for v in [*model.variables, *model.optimizer.variables]]
-    digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
-    optimizer = type(model.optimizer).__name__
-    order = f"seed {ctx.settings.seed}" if ctx.settings.shuffle else "not shuffled"
-    if ctx.settings.shuffle and (block := ctx.row_store("train").shuffle_block) is not None:
-        order += f", in blocks of {block} rows"
-    return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
 
 
 def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> None:

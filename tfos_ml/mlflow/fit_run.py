@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tfos_ml.data.schema import ColumnSpec
-    from tfos_ml.driver.fit_job import RunResult
+    from tfos_ml.driver.attempt import RunResult
     from tfos_ml.keras.overview import ModelOverview
     from tfos_ml.stages.cluster_estimator import ClusterEstimator
     from tfos_ml.stages.tf_model import TFModel

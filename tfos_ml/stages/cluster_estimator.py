@@ -23,7 +23,8 @@ from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.fit_job import RunResult, launch
+from tfos_ml.driver.attempt import RunResult
+from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.preflight import lease_timeout, shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile

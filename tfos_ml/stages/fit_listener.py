@@ -13,7 +13,7 @@ from tfos_ml.protocol.settings import Telemetry
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tfos_ml.driver.fit_job import RunResult
+    from tfos_ml.driver.attempt import RunResult
     from tfos_ml.stages.cluster_estimator import ClusterEstimator
     from tfos_ml.stages.tf_model import TFModel
 

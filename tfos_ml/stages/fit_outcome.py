@@ -10,7 +10,7 @@ from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
 from tfos_ml.worker.outcome import RETURNED
 
 if TYPE_CHECKING:
-    from tfos_ml.driver.fit_job import RunResult
+    from tfos_ml.driver.attempt import RunResult
     from tfos_ml.protocol.cluster_template import ClusterTemplate
     from tfos_ml.stages.summary import TrainingSummary
 

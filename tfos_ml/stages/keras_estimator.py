@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from typing_extensions import Self
 
-    from tfos_ml.driver.fit_job import RunResult
+    from tfos_ml.driver.attempt import RunResult
     from tfos_ml.keras.inspection import ModelDescription
     from tfos_ml.stages.tf_model import TFModel
 

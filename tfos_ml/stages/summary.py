@@ -13,7 +13,7 @@ from tfos_ml.stages.learning_curves import charts, svg
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tfos_ml.driver.fit_job import RunResult
+    from tfos_ml.driver.attempt import RunResult
 
 
 @dataclasses.dataclass(repr=False)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from tfos_ml.driver.fit_job import RunResult
+    from tfos_ml.driver.attempt import RunResult
 
 
 MODEL_FILE, _RESULTS = "saved_model.tar", "results-"

@@ -15,8 +15,8 @@ from tfos_ml.agent.feed_task import FeedNode
 from tfos_ml.agent.rendezvous import NodeInfo
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.tracebacks import concise
+from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.fit_job import RunResult
 from tfos_ml.driver.preflight import shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import OutputPrinter

@@ -1,0 +1,217 @@
+"""Saves and loads the state of a training, for all workers together; and restores what Keras resets when it begins."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from tfos_ml.common.redact import redact
+from tfos_ml.errors import ModelError
+from tfos_ml.keras.callback_state import callback_states, set_callback_states
+from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
+from tfos_ml.keras.data_parallel import metric_variables
+from tfos_ml.keras.training_data import TrainingData, fingerprint
+from tfos_ml.keras.training_state import (
+    assign_all,
+    digest_of,
+    load_weights,
+    optimizer_scalars,
+    random_state,
+    save_weights,
+    set_random_state,
+    split_variables,
+    start_alike,
+)
+from tfos_ml.keras.worker_group import Array, WorkerGroup
+from tfos_ml.protocol.codec import decode, encode
+
+if TYPE_CHECKING:
+    from tfos_ml.worker.node_context import NodeContext
+
+
+class StateStore:
+    """The state of one training in ``modelDir``, if there is one; a context manager around the training.
+
+    All workers call :meth:`load` and :meth:`save` together; the chief reads and writes. `callbacks` are those of this
+    worker by number, and `history` has the logs of each epoch.
+    """
+
+    def __init__(
+        self,
+        ctx: NodeContext,
+        group: WorkerGroup,
+        model: keras.Model,
+        data: TrainingData,
+        callbacks: Mapping[int, Any],
+        history: list[dict[str, float]],
+        notices: list[str],
+    ):
+        self._ctx, self._group, self._model, self._data = ctx, group, model, data
+        self._callbacks, self._history, self._notices = callbacks, history, notices
+        self._checkpoints: Checkpoints | None = None  # on the chief
+        self._terminated: list[int] = []  # signals that ask this process to end
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether there is a ``modelDir``."""
+        return bool(self._ctx.checkpoint_dir)
+
+    def __enter__(self) -> StateStore:
+        if self.keeps_state:
+            self._stack.enter_context(_terminations(self._terminated))
+        if self.keeps_state and self._ctx.is_chief:
+            uri = self._ctx.settings.model_store or str(self._ctx.checkpoint_dir)
+            self._checkpoints = self._stack.enter_context(Checkpoints(uri, self._ctx.run_id, self._tell_saved))
+        return self
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._stack.__exit__(*exception)
+
+    def is_preempted(self) -> bool:
+        """Whether this worker should end soon."""
+        return self.keeps_state and (bool(self._terminated) or self._ctx.is_preempted())
+
+    @cached_property
+    def _identity(self) -> str:
+        return _identity(self._model, self._ctx)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        """The fingerprint of all rows; all workers must ask for it together the first time."""
+        return fingerprint(self._data.stores, self._ctx.schema, self._group)
+
+    def load(self) -> TrainingState | None:
+        """The state to resume from, with its variables in the model; None if there is none."""
+        if not self.keeps_state:
+            return None
+        found = self._checkpoints.load() if self._checkpoints else None
+        files = encode(found.state.to_files() if found else {})
+        contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
+        if not contents:
+            if self._ctx.is_chief:
+                self._ctx.note_saved(0, 0, self._data.train.steps)
+            return None
+        state = TrainingState.from_files(contents)
+        self._check(state)
+        if found:
+            self._tell_saved(state)
+            load_weights(self._model, found.weights, state.variables, state.digest)
+            assign_all(split_variables(self._model)[1], state.seeds)
+        start_alike(self._model, self._group, self._ctx.is_chief)
+        set_random_state(state.random)
+        self._history.extend(state.history)
+        if self._ctx.is_chief:
+            for epoch, logs in enumerate(self._history):
+                self._ctx.report(logs, epoch=epoch)
+        return state
+
+    def _check(self, state: TrainingState) -> None:
+        """Raise ``ModelError`` if the state is of another training; note if its rows were others."""
+        if state.identity != self._identity:
+            raise ModelError(
+                f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
+                f"settings ({state.identity}; this fit has {self._identity}). Choose another modelDir."
+            )
+        if state.fingerprint != self._fingerprint:
+            self._notices.append(
+                f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
+                "with other rows. Choose another modelDir to start from the beginning."
+            )
+
+    def _tell_saved(self, state: TrainingState) -> None:
+        self._ctx.note_saved(state.epoch, state.step, self._data.train.steps)
+
+    def save_within_epoch(self, epoch: int, step: int, seconds: float) -> None:
+        """Save the state after some steps of an epoch, which has taken so many seconds."""
+        metrics = [np.asarray(variable) for variable in metric_variables(self._model)]
+        self.save(epoch, step, False, seconds, self._group.sum_arrays(metrics))
+
+    def save(self, epoch: int, step: int, stopped: bool, seconds: float, metrics: Sequence[Array] = ()) -> None:
+        """Begin to save the state after `step` steps of an epoch; `metrics` are the states of the metrics there."""
+        if not self.keeps_state:
+            return
+        rows = self._fingerprint
+        if self._checkpoints is None:
+            return
+        variables = save_weights(self._model, self._checkpoints.weights_file())
+        attributes, pickled, notices = callback_states(list(self._callbacks.values()))
+        self._notices += [notice for notice in notices if notice not in self._notices]
+        state = TrainingState(
+            epoch=epoch,
+            step=step,
+            stopped=stopped,
+            history=list(self._history),
+            elapsed=seconds,
+            identity=self._identity,
+            fingerprint=rows,
+            seeds=[np.asarray(v) for v in split_variables(self._model)[1]],
+            random=random_state(),
+            digest=digest_of(self._model),
+            metrics=list(metrics),
+            variables=variables,
+            callbacks=attributes,
+            pickled=pickled,
+        )
+        self._checkpoints.save(state)
+
+    def wait(self) -> None:
+        """Wait until what was saved is complete."""
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+
+
+class Resume(keras.callbacks.Callback):
+    """Restores what callbacks have reset for the new ``fit``, and at the beginning of an epoch that had begun."""
+
+    def __init__(self, model: Any, callbacks: Mapping[int, Any], state: TrainingState):
+        super().__init__()
+        self._callbacks = callbacks
+        self._state = state
+        self._scalars = [np.asarray(v).copy() for v in optimizer_scalars(model)]
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restore what the other callbacks have just reset."""
+        self._restore()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Restore what the other callbacks have begun anew, if the epoch had begun before."""
+        if self._state.step and epoch == self._state.epoch:
+            self._restore()
+
+    def _restore(self) -> None:
+        assign_all(optimizer_scalars(self.model), self._scalars)
+        set_callback_states(self._callbacks, self._state.callbacks, self._state.pickled)
+
+
+@contextlib.contextmanager
+def _terminations(noted: list[int]) -> Iterator[None]:
+    """Note SIGTERM in this process, a node's own, instead of ending; unless the program handles it itself."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda number, frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _identity(model: Any, ctx: NodeContext) -> str:
+    """What a checkpoint must have in common with the fit that continues from it."""
+    variables = [(tuple(v.shape), str(v.dtype)) for v in [*model.variables, *model.optimizer.variables]]
+    digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
+    optimizer = type(model.optimizer).__name__
+    order = f"seed {ctx.settings.seed}" if ctx.settings.shuffle else "not shuffled"
+    if ctx.settings.shuffle and (block := ctx.row_store("train").shuffle_block) is not None:
+        order += f", in blocks of {block} rows"
+    return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
