@@ -28,6 +28,7 @@ PAGES = {  # in the order in which their programs run, in one session
         "docs/howto/clusters.rst",
     )
 }
+PLATFORMS = [path.read_text() for path in sorted((ROOT / "docs" / "platforms").glob("*.rst"))]
 FIRST = ["README.rst", "docs/howto/install.rst", "docs/tutorials/train.rst", "docs/howto/tfcluster.rst"]
 RUN_ELSEWHERE = {
     "docs/howto/migrate_tensorflowonspark.rst",  # programs before and after: e2e/test_compat_flows.py, differential/
@@ -45,7 +46,8 @@ def blocks(page, directive):
 
 def commands():
     """The lines of shell blocks that are commands of ours, without comments."""
-    text = "".join(block for page in PAGES.values() for block in blocks(page, r"(?:(?!\.\.).*::|::)"))
+    pages = [*PAGES.values(), *PLATFORMS]
+    text = "".join(block for page in pages for block in blocks(page, r"(?:(?!\.\.).*::|::)"))
     lines = text.replace("\\\n", "").splitlines()
     return [line.partition("  #")[0].strip() for line in lines if re.match(r"(pip|make|mlflow|python -m) ", line)]
 
