@@ -92,6 +92,7 @@ bench: install
 	$(BIN)/python benchmarks/tfrecord.py
 	$(BIN)/python benchmarks/bounded_memory.py
 	$(BIN)/python benchmarks/snapshot.py
+	$(BIN)/python benchmarks/elastic.py
 
 clean:
 	rm -rf $(VENV) .nox build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
