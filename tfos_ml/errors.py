@@ -43,6 +43,7 @@
         ├── FileReadError            a node could not read a file of its input
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         a node waited too long for rows, or for space for rows
+        ├── PreemptedError           a node was told to end; the state is in modelDir
         ├── NonFiniteTrainingError   the loss or weights became NaN or infinite
         ├── CollectiveCallError      ``ctx.dataset`` or ``ctx.barrier`` called out of step
         ├── ModelDirError            a node could not read or write modelDir

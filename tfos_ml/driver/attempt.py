@@ -230,7 +230,7 @@ class Attempt:
 
     def _preempt(self) -> None:
         """If executors leave, ask the nodes to end with a checkpoint."""
-        if self._task.settings.model_dir is None or time.monotonic() - self._looked < LEAVING_SECONDS:
+        if time.monotonic() - self._looked < LEAVING_SECONDS:
             return
         self._looked = time.monotonic()
         if self._control is not None and leaving_executors(self._spark):
