@@ -254,6 +254,8 @@ class NodeError(TfosMlError):
         Exit code of the process; None if it did not exit by itself.
     signal : str or None
         Name of the signal that ended the process, for instance ``"SIGKILL"``.
+    is_collateral : bool
+        Whether it looks like the consequence of another node's end.
     """
 
     def __init__(
@@ -267,6 +269,7 @@ class NodeError(TfosMlError):
         log_tail: str = "",
         exit_code: int | None = None,
         signal: str | None = None,
+        is_collateral: bool = False,
     ):
         super().__init__(message)
         self.message = message
@@ -277,6 +280,7 @@ class NodeError(TfosMlError):
         self.log_tail = log_tail
         self.exit_code = exit_code
         self.signal = signal
+        self.is_collateral = is_collateral
 
     def __str__(self) -> str:
         """The important part, in a few lines; :attr:`details` has everything."""

@@ -82,6 +82,16 @@ def estimator(tmp_path, victims=None, **params):
     return KerasEstimator(**{**common, **params})
 
 
+def same_bits(*files):
+    """Whether two files of weights have the same."""
+    found = []
+    for file in files:
+        model = network()
+        model.load_weights(file)
+        found.append([weights.tobytes() for weights in model.get_weights()])
+    return found[0] == found[1]
+
+
 def weights_file(tmp_path):
     return tmp_path / "export" / "assets.extra" / "model.weights.h5"
 
@@ -123,6 +133,8 @@ def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_pa
     assert all("NodeExitError" in attempt["ended"] for attempt in attempts[:-1])
     assert "worker:1 on 127.0.0.1: the process was ended by SIGKILL" in caplog.text
     assert "going on with 3 of 3 nodes from epoch" in caplog.text
+    estimator(tmp_path / "undisturbed", clusterSize=3).fit(expected.frame(spark))
+    assert same_bits(weights_file(tmp_path), weights_file(tmp_path / "undisturbed"))
 
 
 def test_a_process_that_is_told_to_end_goes_on_at_the_very_step(spark, tmp_path, expected):
@@ -285,3 +297,19 @@ def test_a_train_function_goes_on_from_its_own_checkpoint(spark, tmp_path):
     fitted = fit.fit(df)
     assert [attempt["nodes"] for attempt in fitted.summary.attempts] == [2, 2]
     assert fitted.summary.history["began_at"][-1] in (3, 4)  # the chief may have saved one step more
+
+
+@pytest.mark.chaos
+def test_executors_come_and_go_under_dynamic_allocation(sessions, tmp_path, expected):
+    spark = sessions.get(
+        "local-cluster[3,1,1024]",
+        spark_dynamicAllocation_enabled="true",
+        spark_dynamicAllocation_shuffleTracking_enabled="true",
+        spark_dynamicAllocation_minExecutors="0",
+        spark_dynamicAllocation_initialExecutors="1",
+    )
+    victims = {5: (0, "CoarseGrainedExecutorBackend"), 15: (1, "CoarseGrainedExecutorBackend")}
+    fit = estimator(tmp_path, victims, clusterSize=3, minClusterSize=1, checkpointSteps=3, reservationTimeout=60)
+    fitted = fit.fit(expected.frame(spark))
+    assert len(fitted.summary.attempts) > 1
+    expected.check(fitted.summary, weights_file(tmp_path))

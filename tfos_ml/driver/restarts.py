@@ -63,7 +63,7 @@ class RestartPolicy:
             return Decision(True, "Starting again, because Spark's Python daemon on an executor had ended")
         if not isinstance(error, errors.NodeError) or isinstance(error, NOT_RETRYABLE):
             return Decision(False)
-        if self.is_elastic and isinstance(error, LOSSES):
+        if self.is_elastic and (isinstance(error, LOSSES) or error.is_collateral):
             self.restarts += not has_progressed
             return Decision(self.restarts <= max(self.max_restarts, LOSSES_WITHOUT_PROGRESS))
         if self.restarts == self.max_restarts:

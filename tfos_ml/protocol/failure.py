@@ -40,7 +40,8 @@ class Failure(Struct, frozen=True):
     def to_error(self) -> errors.TfosMlError:
         """The error to raise on the driver."""
         if issubclass(self.error, errors.NodeError):
-            return self.error(self.message, **{name: getattr(self, name) for name in _NODE_ERROR_FIELDS})
+            fields = {name: getattr(self, name) for name in _NODE_ERROR_FIELDS}
+            return self.error(self.message, **fields, is_collateral=self.collateral)
         where = f"{self.role}:{self.index} on {self.host}: " if self.role else ""
         return self.error(where + self.message)
 
