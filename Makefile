@@ -59,13 +59,13 @@ chaos: install
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 3600
 
-# Each notebook from start to end; what it shows has to be as good as what is kept.
+# The demo, and each notebook from start to end; what it shows has to be as good as what is kept.
 notebooks: install
-	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' tests/test_notebook.py
+	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' tests/test_demo.py tests/test_notebook.py
 
-# The four shortest; what CI runs.
+# The demo and the four shortest; what CI runs.
 notebooks-short: install
-	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' -k '01_ or 06_ or 07_ or 08_' tests/test_notebook.py
+	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' -k 'demo or 01_ or 06_ or 07_ or 08_' tests/test_demo.py tests/test_notebook.py
 
 lint: install
 	$(BIN)/ruff check .
@@ -73,9 +73,10 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The pages, in build/docs; warnings are errors, and the examples of docstrings are run.
+# The pages, in build/docs; warnings are errors, links are followed, and the examples of docstrings are run.
 docs: install
 	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+	$(BIN)/python -m pytest -q -m 'chaos or not chaos' tests/unit/test_docs.py
 	$(BIN)/sphinx-build -W --keep-going -q -b doctest docs build/doctest
 
 bench: install

@@ -29,7 +29,7 @@ PAGES = {  # in the order in which their programs run, in one session
     )
 }
 PLATFORMS = [path.read_text() for path in sorted((ROOT / "docs" / "platforms").glob("*.rst"))]
-FIRST = ["README.rst", "docs/howto/install.rst", "docs/tutorials/train.rst", "docs/howto/tfcluster.rst"]
+FIRST = ["README.rst", "docs/howto/install.rst", "docs/howto/tfcluster.rst"]
 RUN_ELSEWHERE = {
     "docs/howto/migrate_tensorflowonspark.rst",  # programs before and after: e2e/test_compat_flows.py, differential/
     "docs/reference/mistakes.rst",  # docs/mistakes.py writes them from what it runs: e2e/test_mistakes.py
@@ -69,7 +69,7 @@ def run_as_printed(pages, directory):
 @pytest.mark.timeout(900)
 def test_programs_of_the_first_pages_run_as_printed(tmp_path):
     shown = run_as_printed(FIRST, tmp_path)
-    assert len(re.findall(r"^\|label\|\s*prediction\|(\s*probability\|)?$", shown, re.MULTILINE)) == 3, shown
+    assert re.search(r"^\|label\|\s*prediction\|\s*probability\|$", shown, re.MULTILINE), shown
     assert float(re.search(r"^accuracy ([\d.]+)$", shown, re.MULTILINE)[1]) > 0.5
     assert "0 failed, 0 skipped in" in shown
     assert shown.splitlines()[-1] == "333283335000", shown
@@ -79,6 +79,7 @@ def test_programs_of_the_first_pages_run_as_printed(tmp_path):
 @pytest.mark.timeout(900)
 def test_programs_of_all_pages_run_as_printed(tmp_path):
     shown = run_as_printed(PAGES, tmp_path)
+    assert len(re.findall(r"^\|label\|\s*prediction\|(\s*probability\|)?$", shown, re.MULTILINE)) >= 3, shown
     for name in ("elephas", "Horovod"):
         assert float(re.search(rf"^{name} page: accuracy ([\d.]+)$", shown, re.MULTILINE)[1]) > 0.5
 

@@ -124,7 +124,7 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
     holder.start()
     try:
         with pytest.raises(errors.ReservationTimeoutError, match="2 nodes wait for 2 free task slots"):
-            fit(spark.range(10).withColumnRenamed("id", "features"), clusterSize=2, reservationTimeout=3)
+            fit(spark.range(10).withColumnRenamed("id", "features"), clusterSize=2, reservationTimeout=2)
     finally:
         (tmp_path / "release").touch()
         holder.join(60)
@@ -146,11 +146,11 @@ def test_waiting_for_slots_that_another_fit_holds_does_not_count(spark, tmp_path
     first = session_thread(spark, lambda: job.fit(df))
     first.start()
     assert wait_until((tmp_path / "holds").exists, 60)
-    release = threading.Timer(6, (tmp_path / "release").touch)
+    release = threading.Timer(4, (tmp_path / "release").touch)
     release.start()
     try:
         with contextlib.suppress(errors.ReservationTimeoutError):  # its own nodes may be slow to start
-            fit(df, clusterSize=3, reservationTimeout=3)
+            fit(df, clusterSize=3, reservationTimeout=2)
         assert (tmp_path / "release").exists()
     finally:
         release.join()

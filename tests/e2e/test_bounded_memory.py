@@ -67,7 +67,7 @@ def fitted(spark, workers, budget, **params):
     ("workers", "params"),
     [
         (1, {"shuffle": True}),
-        (2, {"validationSplit": 0.2}),
+        pytest.param(2, {"validationSplit": 0.2}, marks=pytest.mark.chaos),
     ],
     ids=["shuffled", "validation"],
 )

@@ -59,7 +59,7 @@ def test_dstream(spark, cluster, tmp_path):
     sc = spark.sparkContext
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # DStreams are deprecated
-        ssc = StreamingContext(sc, 1)
+        ssc = StreamingContext(sc, 0.2)
     batches = [sc.parallelize([(i,) for i in range(n * 100, n * 100 + 100)], 3) for n in range(3)]
     cluster.train(ssc.queueStream(batches))
     ssc.start()
@@ -74,7 +74,7 @@ def test_dstream(spark, cluster, tmp_path):
 
 @pytest.mark.corner("TFCluster fed by structured streaming")
 def test_structured_streaming(spark, cluster, tmp_path):
-    spark.range(0, 300, 1, 3).write.parquet(f"{tmp_path}/input")
+    spark.range(0, 300, 1, 6).write.parquet(f"{tmp_path}/input")
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", "1").parquet(f"{tmp_path}/input")
     query = stream.writeStream.foreachBatch(cluster.feed_batch).start()
     waiting = threading.Thread(target=cluster.shutdown, args=(query,))
@@ -85,5 +85,7 @@ def test_structured_streaming(spark, cluster, tmp_path):
     assert not waiting.is_alive()
     assert not query.isActive
     assert seen(tmp_path) == list(range(300))
+    shares = [path.read_text().splitlines() for path in tmp_path.glob("*.txt")]
+    assert [len(share) for share in shares] == [150, 150]  # of micro-batches of one small file each
     with pytest.raises(errors.ClusterClosedError, match="Micro-batch 7 is not fed"):
         cluster.feed_batch(spark.range(3), 7)

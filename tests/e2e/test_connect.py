@@ -80,9 +80,9 @@ for program in (TFCluster, TFParallel):
         print(str(error).split(",")[0])
 began = time.monotonic()
 try:
-    TFEstimator(trainFn=train, clusterSize=8, reservationTimeout=5, verbose=0).fit(df)
+    TFEstimator(trainFn=train, clusterSize=8, reservationTimeout=2, verbose=0).fit(df)
 except errors.ReservationTimeoutError as error:
-    print(str(error).split(":")[0], time.monotonic() - began < 10)
+    print(str(error).split(":")[0], time.monotonic() - began < 9)
 
 def make_model():
     import keras
@@ -135,7 +135,7 @@ def test_fit_transform_errors_and_saving_on_spark_connect(connect_server, tmp_pa
         "[worker:0] said at the end",
         "TFCluster needs a SparkContext",
         "TFParallel needs a SparkContext",
-        "No task of the fit has run for reservationTimeout=5 s True",
+        "No task of the fit has run for reservationTimeout=2 s True",
         "types vector double",
         "right True",
         "loaded ['scale']",

@@ -236,6 +236,7 @@ def fit_undisturbed(df):
     return estimator(stochastic_model, epochs=6, callbacks=[reducing()], **RESUMED).fit(df)
 
 
+@pytest.mark.chaos  # test_elastic.py kills three
 @pytest.mark.filterwarnings("ignore:Training on several workers")
 def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
     df = as_frame(spark, regression_rows()).coalesce(1)

@@ -43,15 +43,15 @@ def test_the_time_limit_names_who_works(spark, tmp_path):
     told = tmp_path / "told"
     cluster = start(spark, node_functions.return_or_work, {"told": str(told)}, nodes=2, master_node="chief")
     assert wait_until(told.exists, 60)
-    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=3 s"):
-        cluster.shutdown(grace_secs=300, timeout=3)
+    with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=2 s"):
+        cluster.shutdown(grace_secs=300, timeout=2)
 
 
 def test_a_worker_that_works_is_waited_for_after_the_chief(spark, caplog):
-    with start(spark, node_functions.work_or_serve, {"worker": 7}, nodes=3, **PARAMETER_SERVER) as cluster:
+    with start(spark, node_functions.work_or_serve, {"worker": 3}, nodes=3, **PARAMETER_SERVER) as cluster:
         pass
     told = metrics_of(cluster.summary["nodes"])
-    assert told["worker:0"]["done"] > told["chief:0"]["done"] + 5
+    assert told["worker:0"]["done"] > told["chief:0"]["done"] + 2
     assert told["ps:0"]["ended"] > told["worker:0"]["done"]
     assert "Waiting for worker:0 to return" in caplog.text
 

@@ -150,7 +150,7 @@ def relayed(request):
     relay = Relay(f"127.0.0.1:{port}")
     ways = [(0, [f"127.0.0.1:{port}", "127.0.0.1:1"]), (1, [relay.address, f"127.0.0.1:{unused}"])]
     with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
-        meshes = list(pool.map(lambda way: AllToAll.connect(*way, SECRET, 10.0, request.param), ways))
+        meshes = list(pool.map(lambda way: AllToAll.connect(*way, SECRET, 4.0, request.param), ways))
         for mesh in meshes:
             stack.callback(mesh.close)
 

@@ -13,41 +13,32 @@ from keras_programs import PROGRAMS, TRIED
 from keras_worker import CASES
 
 pytestmark = pytest.mark.slow
-RARE = {  # what they have of their own is a part of other cases; theirs are chaos tests
-    "adamw_schedule",  # adam, and a schedule without state
-    "rmsprop",  # adam
-    "steps_per_execution",
-    "global_clipnorm",  # clipping by norm
-    "ema",  # adam
-    "adam",  # accumulation
-    "loss_sum",  # loss_mean_with_sample_weight
-    "own_train_step",
-    "embedding_sgd",  # embedding_adam
-    "embedding_adam",  # ragged_input
-    "lstm_masked",  # lstm_masked_steps
-    "loss_mean_with_sample_weight",  # sgd_momentum_clipped, whose rows have weights, too
-    "convolution_idle_worker",  # with three workers
+IN_THREE = ["position_embedding", "moving_teacher", "convolutional", "idle_layers"]
+OFTEN = [  # each has something that no program of test_programs.py and no class in make test's part of test_zoo.py has
+    "sgd_momentum_clipped",  # clipping by norm, weights of rows and validation rows, regularizers
+    "accumulation",
+    "lstm_masked_steps",
+    "classifier_metrics",
+    "loss_of_each_row",  # the gradient of a vector
+    "added_sum",  # a loss that is a sum, beside a mean
+    "tracker",  # a metric that is told of one number a step
+    "one_log_more",
+    "spectral_normalization",
+    "evaluating",
+]
+RING = ["ragged_input", "two_outputs"] if "ragged_input" in CASES else ["two_outputs"]
+RARE = [case for case in CASES if case not in {*OFTEN, *IN_THREE, *RING, *TRIED, *EXAMPLES, "shuffle"}]
+TOLD = {
+    "local_statistics": "batchStatistics='local': 1 Batch",
+    "rmse_metric": "Metrics ['rmse'] cannot be combined",
+    "sampling": "draws random numbers",
 }
-RARE |= LAYERS.keys() - {"convolutional", "recurrent_dropout", "idle_layers", "adversarial", "recommender", "dice"}
-IN_THREE = ["position_embedding", "one_log_more", "moving_teacher", "convolutional", "idle_layers", "dice"]
-RAGGED = {"ragged_input"} & CASES.keys()
 TRAINED = {
-    False: {
-        1: ["own_train_step", "shuffle"],
-        2: [case for case in CASES if case not in {*RARE, *TRIED, *EXAMPLES}],
-        3: ["convolution_idle_worker", "shuffle", *IN_THREE],
-    },
+    False: {1: ["shuffle"], 2: [*TOLD, *OFTEN, "shuffle"], 3: [*IN_THREE, "shuffle"]},
     True: {
         1: ["sgd_momentum_clipped", "two_outputs"],
-        2: sorted(RARE),
-        3: [
-            *((PROGRAMS | LAYERS).keys() - IN_THREE),
-            "sgd_momentum_clipped",
-            "loss_mean_with_sample_weight",
-            "adam",
-            "lstm_masked_steps",
-            *RAGGED,
-        ],
+        2: [*RARE, *IN_THREE, *RING],
+        3: [*((PROGRAMS | LAYERS).keys() - IN_THREE), "sgd_momentum_clipped", "lstm_masked_steps", *RING],
     },
 }
 
@@ -71,7 +62,7 @@ def trained(tmp_path_factory):
 
 
 def cases_of(is_chaos):
-    cases = {case for cases in TRAINED[is_chaos].values() for case in cases} - {"shuffle"}
+    cases = {case for cases in TRAINED[is_chaos].values() for case in cases} - {"shuffle", *TOLD}
     return pytest.mark.parametrize("case", [case for case in CASES if case in cases])
 
 
@@ -92,10 +83,9 @@ def test_more_cases_end_like_plain_keras(trained, case):
 @pytest.mark.timeout(900)
 def test_with_tensorflows_own_operations(tmp_path):
     """As with GPUs."""
-    cases_by_size = {2: ["ragged_input", "two_outputs"]}
-    train(cases_by_size, tmp_path, communication="ring")
-    for case in cases_by_size[2]:
-        check(tmp_path, cases_by_size, case)
+    train({2: RING}, tmp_path, communication="ring")
+    for case in RING:
+        check(tmp_path, {2: RING}, case)
 
 
 def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained):
@@ -110,20 +100,13 @@ def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained):
         assert max(float(np.abs(a - b).max()) for a, b in zip(own, alone, strict=True)) < 1e-5
 
 
-@pytest.mark.timeout(900)
-def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(tmp_path):
-    """Metrics that cannot be added up, draws of TensorFlow's own, local statistics; nothing of layers of Keras."""
-    told = {
-        "local_statistics": "batchStatistics='local': 1 Batch",
-        "rmse_metric": "Metrics ['rmse'] cannot be combined",
-        "sampling": "draws random numbers",
-    }
-    train({2: [*told, "convolutional"]}, tmp_path)
-    log = (tmp_path / "log-2-0").read_text()
-    for case, notice in told.items():
+def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(trained):
+    """Metrics that cannot be added up, draws of TensorFlow's own, local statistics; nothing of what is exact."""
+    log = (trained[False] / "log-2-0").read_text()
+    for case, notice in TOLD.items():
         assert notice in log[: log.index(f"{case} done")].rpartition(" done")[2]
     assert "NOTICE" not in log[log.index("sampling done") :]
-    rmse = [logs["rmse"] for logs in json.loads((tmp_path / "rmse_metric-2.json").read_text())]
+    rmse = [logs["rmse"] for logs in json.loads((trained[False] / "rmse_metric-2.json").read_text())]
     assert rmse == pytest.approx(plain_fit("rmse_metric")[1]["rmse"], abs=0.1)  # a mean of both workers' own
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfos_ml.data.packed_lists import MAX_BYTES, pack, slices, unpack
@@ -36,6 +36,7 @@ def same(one: pa.Array, other: pa.Array) -> bool:
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("dtype", NUMBERS)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_any_part_of_a_column_comes_back(dtype, depth, data):
     column = data.draw(lists(dtype, depth))

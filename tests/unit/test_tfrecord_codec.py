@@ -154,7 +154,7 @@ def test_unusual_messages_are_read_as_protocol_buffers_do(message, expected):
     assert [row["n"] for row in found] == [[4], expected, [4]]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=40), st.integers(0, 60), st.integers(0, 255))
 def test_damaged_messages_are_told_exactly_when_protocol_buffers_cannot_read_them(noise, place, byte):
     usual = tf.train.Example(
