@@ -101,7 +101,7 @@ def test_commands_are_there():
     assert {line.split()[1] for line in given if line.startswith("make ")} <= targets
     named = {extra for line in given for extras in re.findall(r"\[([\w,]+)\]'", line) for extra in extras.split(",")}
     assert named >= set(setup["options.extras_require"]) - {"dev", "docs"}
-    # `make demo` is run by test_demo.py, `mlflow models serve` by e2e/test_mlflow.py
+    # `make demo` is run by test_demo.py (make notebooks), `mlflow models serve` by e2e/test_mlflow.py
     assert {line.split()[0] for line in given} == {"pip", "make", "mlflow", "python"}
 
 

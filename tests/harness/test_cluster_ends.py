@@ -1,4 +1,4 @@
-"""What ends when in a TFCluster: without a JVM and without TensorFlow."""
+"""What ends when in a TFCluster: without a JVM and without TensorFlow. Fits are in ``e2e/test_cluster_end.py``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from spark_of_processes import wait_until
 from tfos_ml import InputMode, errors
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("without_spark")]
-PARAMETER_SERVER = {"num_ps": 1, "master_node": "chief"}
 
 
 @pytest.fixture
@@ -45,23 +44,6 @@ def test_the_time_limit_names_who_works(spark, tmp_path):
     assert wait_until(told.exists, 60)
     with pytest.raises(errors.ShutdownTimeoutError, match=r"\['worker:0'\] have not finished within timeout=2 s"):
         cluster.shutdown(grace_secs=300, timeout=2)
-
-
-def test_a_worker_that_works_is_waited_for_after_the_chief(spark, caplog):
-    with start(spark, node_functions.work_or_serve, {"worker": 3}, nodes=3, **PARAMETER_SERVER) as cluster:
-        pass
-    told = metrics_of(cluster.summary["nodes"])
-    assert told["worker:0"]["done"] > told["chief:0"]["done"] + 2
-    assert told["ps:0"]["ended"] > told["worker:0"]["done"]
-    assert "Waiting for worker:0 to return" in caplog.text
-
-
-def test_a_worker_that_a_cluster_ends_at_work_is_named(spark):
-    with setting(spark, "workerGrace", "1"):
-        cluster = start(spark, node_functions.work_or_serve, {"worker": 600}, nodes=3, **PARAMETER_SERVER)
-    named = r"worker:0 still worked 1 s after .*spark.tfos_ml.workerGrace=1"
-    with pytest.warns(errors.NodeEndedWarning, match=named):
-        cluster.shutdown(timeout=60)
 
 
 def test_a_cluster_ends_an_endless_evaluator(spark):
