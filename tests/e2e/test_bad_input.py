@@ -96,7 +96,8 @@ def export_anything(args, ctx):
 
 
 @pytest.mark.parametrize(
-    ("condition", "adaptive"), [("id < 0", "true"), ("id > 10 + rand()", "true"), ("id < 0", "false")]
+    ("condition", "adaptive"),
+    [("id < 0", "true"), ("id > 10 + rand()", "true"), pytest.param("id < 0", "false", marks=pytest.mark.chaos)],
 )
 def test_empty_dataframe_is_an_error_and_never_gives_a_model(spark, tmp_path, condition, adaptive):
     """With and without a barrier task that runs: adaptive execution drops the whole stage."""

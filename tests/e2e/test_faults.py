@@ -77,6 +77,7 @@ def test_the_first_failure_wins_over_the_broken_collectives_of_its_peers(spark, 
     assert caught.value.index == 1
 
 
+@pytest.mark.chaos
 def test_a_python_daemon_of_sparks_that_ends_while_it_is_idle_is_not_noticed(spark, tmp_path):
     estimator(train_functions.consume, tmp_path, clusterSize=4).fit(features(spark))  # so many workers idle
     living = [p for p in psutil.Process().children(recursive=True) if lives(p.pid)]

@@ -59,6 +59,7 @@ def test_fits_share_a_server_that_is_none_of_their_processes(spark, tmp_path):
     assert first[0]["parent"] not in {node["supervisor"] for node in first}
 
 
+@pytest.mark.chaos  # unit/test_forkserver.py has fresh processes
 def test_without_a_server_every_node_is_started_by_its_supervisor(spark, tmp_path, setting):
     setting("0")
     assert all(node["parent"] == node["supervisor"] for node in fit(spark, tmp_path))

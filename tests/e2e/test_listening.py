@@ -6,6 +6,8 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
+import pytest
+
 from tfos_ml.inference.tensorflow_import import PRELOADS
 from tfos_ml.protocol.addresses import is_loopback
 
@@ -39,6 +41,7 @@ def count(args, ctx):
         feed.next_batch(10)
 
 
+@pytest.mark.chaos  # a session of its own; unit/test_addresses.py has the choice
 def test_a_local_session_is_reached_from_its_host_alone_and_on_the_ports_it_was_given():
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_LOCAL_")}
     environment |= {"OF_TEST_LISTENING": str(os.getpid()), PRELOADS: "0"}

@@ -92,6 +92,7 @@ def test_nodes_get_the_rows_that_spark_feeds(any_spark, tmp_path):
     assert passes_of(df, tmp_path / "f", **streams)[0] == passes_of(df, tmp_path / "r", cacheDir=cache, **streams)[0]
 
 
+@pytest.mark.chaos
 def test_an_evaluator_gets_all_rows_for_validation(spark, tmp_path):
     params = {"validationIndicatorCol": "held", "workers": 3, "evalNode": True}
     fed, _ = passes_of(rows(spark), tmp_path / "fed", **params)

@@ -21,7 +21,7 @@ def spark():
     return session()
 
 
-@pytest.mark.parametrize("mode", [InputMode.TENSORFLOW, InputMode.SPARK])
+@pytest.mark.parametrize("mode", [pytest.param(InputMode.TENSORFLOW, marks=pytest.mark.chaos), InputMode.SPARK])
 def test_grace_secs_do_not_cut_the_work_of_a_map_function(spark, mode):
     fed = mode == InputMode.SPARK
     cluster = start(spark, node_functions.work, {"fed": fed, "worker": 2}, nodes=2, mode=mode)
@@ -46,6 +46,7 @@ def test_the_time_limit_names_who_works(spark, tmp_path):
         cluster.shutdown(grace_secs=300, timeout=2)
 
 
+@pytest.mark.chaos  # a fit does in e2e/test_cluster_end.py
 def test_a_cluster_ends_an_endless_evaluator(spark):
     cluster = start(spark, node_functions.never_look, nodes=2, eval_node=True)
     with setting(spark, "evaluatorGrace", "300"), pytest.warns(errors.NodeEndedWarning, match=r"grace_secs=2"):

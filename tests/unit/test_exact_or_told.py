@@ -111,7 +111,9 @@ BUGS = {  # in our own code: the program that shows it, where, and what stands t
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(
+    "bug", [pytest.param(bug, marks=[pytest.mark.chaos] * (bug == "a loss counted twice")) for bug in BUGS]
+)
 def test_a_bug_of_our_own_is_found(bug, tmp_path, monkeypatch):
     make, owner, name, planted = BUGS[bug]
     assert told(make, numbers(), tmp_path) == ""

@@ -16,14 +16,11 @@ pytestmark = pytest.mark.slow
 IN_THREE = ["position_embedding", "moving_teacher", "convolutional", "idle_layers"]
 OFTEN = [  # each has something that no program of test_programs.py and no class in make test's part of test_zoo.py has
     "sgd_momentum_clipped",  # clipping by norm, weights of rows and validation rows, regularizers
-    "accumulation",
     "lstm_masked_steps",
     "classifier_metrics",
     "loss_of_each_row",  # the gradient of a vector
     "added_sum",  # a loss that is a sum, beside a mean
     "tracker",  # a metric that is told of one number a step
-    "one_log_more",
-    "spectral_normalization",
     "evaluating",
 ]
 RING = ["ragged_input", "two_outputs"] if "ragged_input" in CASES else ["two_outputs"]

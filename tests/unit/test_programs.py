@@ -10,10 +10,8 @@ from keras_processes import check, train
 ORDER_OF_INPUTS = "ignore:(?s).*The structure of `inputs` doesn't match:UserWarning"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings(ORDER_OF_INPUTS)]
 OFTEN = [  # each has something that no case of test_exactness.py has
-    "collaborative_filtering",  # tables with penalties
     "diffusion",  # draws, BatchNormalization, a moving average of weights
     "feature_space",  # columns of several types
-    "named_entities",  # a loss divided by the number of words in the batch
     "outputs_with_row_weights",  # weights of rows by output
     "variational_autoencoder",  # a log of another name than its metric
     "wasserstein_gan",  # the gradient of a gradient, three updates a step
