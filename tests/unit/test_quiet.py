@@ -1,8 +1,6 @@
-"""TensorFlow's start-up lines are dropped, and no others."""
+"""TensorFlow's start-up lines are dropped, and no others; test_keras_lightly.py starts it."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -45,19 +43,3 @@ def test_all_lines_are_shown_after_an_error(capfd):
     with pytest.raises(ImportError, match="no"):
         fail()
     assert capfd.readouterr().err == STARTUP
-
-
-PROGRAM = """
-from tfos_ml.inference import tensorflow_import
-tensorflow_import.import_tensorflow()
-import tensorflow as tf
-tf.constant(1) + 1
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(tensorflow_import.has_gpu_device(), reason="with a GPU TensorFlow has more to say")
-def test_tensorflow_starts_without_a_word():
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
