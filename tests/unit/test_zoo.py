@@ -166,7 +166,7 @@ def check(directory: Path, sizes, reference, group):
             with np.load(directory / f"{group}-{size}-{rank}.npz") as file:
                 own = [file[name] for name in file.files]
             for name, a, b in zip(owners, own, model.get_weights(), strict=True):
-                note(wrong, parts, name, a.astype("f8"), b.astype("f8"))
+                note(wrong, parts, name, a.astype("f8"), b.astype("f8"), relative=group in APPLICATIONS)
         logs = json.loads((directory / f"{group}-{size}.json").read_text())
         assert set(logs[0]) == set(history)
         for key, values in history.items():
