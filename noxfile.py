@@ -61,6 +61,19 @@ CORNERS = {
 }
 
 
+# What platforms have before anybody installs anything, of what tfos_ml, TensorFlow and MLflow need.
+PLATFORMS = json.loads((HERE / "docs" / "platforms.json").read_text())
+CROSSING = [  # the tests of a platform, if there are no others: they cross MLflow, Spark ML and TensorFlow
+    "-m",
+    "corner and not soak",
+    "tests/e2e/test_mlflow.py",
+    "tests/e2e/test_persistence.py",
+    "tests/e2e/test_transform.py",
+    "tests/e2e/test_keras.py",
+    "tests/unit/test_mlflow_flavor.py",
+]
+
+
 def interpreter(version: str) -> str:
     """Where pyenv keeps a Python, which it may not have on the search path; else what was given."""
     kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
@@ -110,6 +123,21 @@ def corner(python: str, name: str, packages: list[str]) -> None:
 
 for _name, (_python, _packages) in CORNERS.items():
     corner(_python, _name, _packages)
+
+
+def platform(name: str, python: str, preinstalled: dict[str, str], installed: list[str]) -> None:
+    """Define the session of a platform: its packages, and then what a user installs, who keeps its MLflow."""
+
+    @nox.session(python=interpreter(python), name=f"platform-{name}", tags=["platforms"])
+    def session(session: nox.Session) -> None:
+        session.install("--upgrade", "pip")
+        session.install(*[f"{package}=={version}" for package, version in preinstalled.items()])
+        install(session, *installed)
+        run_tests(session, name, *CROSSING)
+
+
+for _name, _platform in PLATFORMS.items():
+    platform(_name, _platform["python"], _platform["packages"], _platform["installed"])
 
 
 @nox.session(python=interpreter("3.13"))

@@ -28,9 +28,9 @@ PLATFORMS = (
     Platform(
         "Databricks",
         "DATABRICKS_RUNTIME_VERSION",
-        "Runtimes since 18 have no TensorFlow. Name MLflow's version when you install it, or pip replaces MLflow: %pip "
-        "install tfos_ml tensorflow 'mlflow-skinny==<the installed version>'. On serverless, and with standard access, "
-        "the session is one of Spark Connect.",
+        "Runtimes since 18 have no TensorFlow. Name the runtime's MLflow and protobuf, or pip replaces them: %pip "
+        "install 'tfos_ml[tensorflow]' mlflow==<the runtime's version> 'protobuf<6'. On serverless, and with standard "
+        "access, the session is one of Spark Connect.",
     ),
     Platform(
         "Amazon EMR",
