@@ -32,7 +32,7 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "cryptography==43.*",
     "google-crc32c==1.5.*",
     "keras==3.7.*",
-    "mlflow==3.9.*",
+    "mlflow==2.21.*",
     "msgspec==0.19.*",
     "numpy==1.26.*",
     "pandas==2.2.*",
@@ -40,6 +40,7 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "pyarrow==18.*",
     "pyspark==3.5.*",
     "requests==2.31.*",
+    "sqlalchemy<2.1",  # MLflow before 3.9 opens a store with no newer one
     "tensorflow-cpu==2.18.*",
     "tqdm==4.66.*",
     "wrapt==1.14.*",
