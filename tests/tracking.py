@@ -59,7 +59,8 @@ def models_of(client: Any, run: Any) -> dict[str, str]:
     if not hasattr(client, "get_logged_model"):
         artifacts = json.loads(run.data.tags.get("mlflow.log-model.history", "[]"))
         return {one["artifact_path"]: f"runs:/{run.info.run_id}/{one['artifact_path']}" for one in artifacts}
-    models = [client.get_logged_model(output.model_id) for output in run.outputs.model_outputs]
+    outputs = client.get_run(run.info.run_id).outputs  # which a search for runs leaves out with MLflow 3.0
+    models = [client.get_logged_model(output.model_id) for output in (outputs.model_outputs if outputs else ())]
     return {model.name: model.model_uri for model in models}
 
 

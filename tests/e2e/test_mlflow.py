@@ -136,6 +136,8 @@ class Fitted:
                 watcher.wait(30)
             (self.run,) = runs_of(client, "watched")
             self.client = client
+            layers = client.download_artifacts(self.run.info.run_id, "model_summary.txt", str(directory))
+            self.layers = Path(layers).read_text()
         scored = self.model.transform(self.df.limit(5)).select("features", "probability", "prediction").toPandas()
         self.rows = pd.DataFrame({"features": [v.toArray().tolist() for v in scored.features]})
         self.predictions = scored.prediction.tolist()
@@ -172,8 +174,7 @@ def test_a_run_tells_all_of_its_fit(fitted):
     assert (params["opt_name"], params["opt_learning_rate"]) == ("Adam", "0.02")
     assert (params["loss"], params["total_params"]) == ("sparse_categorical_crossentropy", "42")
     assert not {"signatureDefKey", "feedTimeout"} & set(params)
-    layers = Path(client.download_artifacts(run.info.run_id, "model_summary.txt", str(fitted.seen))).read_text()
-    assert re.search(r"\(Dense\).*\(None, 8\).* 24 ", layers), layers
+    assert re.search(r"\(Dense\).*\(None, 8\).* 24 ", fitted.layers), fitted.layers
     tags = run.data.tags
     assert tags["estimator_class"] == "tfos_ml.KerasEstimator"
     assert tags["tfos_ml.cluster"] == "worker: 2"
@@ -205,7 +206,8 @@ def test_checkpoints_are_linked_to_epochs_and_the_best_is_registered(fitted):
     (version,) = mlflow.MlflowClient().search_model_versions("name='points'")
     if uris[best].startswith("models:/"):
         models = {m.name: m for m in mlflow.search_logged_models([fitted.run.info.experiment_id], output_format="list")}
-        steps = {output.model_id: output.step for output in fitted.run.outputs.model_outputs}
+        outputs = fitted.client.get_run(fitted.run.info.run_id).outputs
+        steps = {output.model_id: output.step for output in outputs.model_outputs}
         for epoch, loss in enumerate(fitted.tf_model.summary.history["val_loss"]):
             checkpoint = models[f"checkpoint-{epoch}"]
             assert steps[checkpoint.model_id] == epoch
@@ -264,13 +266,14 @@ def test_loaded_model_transforms_bit_for_bit_alike(fitted, downloaded):
     assert {tuple(np.float32(features)) for features in example.features} <= given
 
 
-def test_the_whole_pipeline_is_logged_beside_the_model(fitted):
+def test_the_whole_pipeline_is_logged_beside_the_model(fitted, tmp_path):
     import mlflow
 
     mlflow.set_tracking_uri(fitted.server.uri)
     uri = models_of(fitted.client, fitted.run)["pipeline"]
     pipeline = mlflow.spark.load_model(uri)
-    info = mlflow.models.get_model_info(mlflow.artifacts.download_artifacts(uri))  # 2.21 repeats a refusal for minutes
+    here = mlflow.artifacts.download_artifacts(uri, dst_path=str(tmp_path))  # or MLflow 2.21 waits for minutes
+    info = mlflow.models.get_model_info(here)
     mlflow.set_tracking_uri(None)
     assert [type(stage) for stage in pipeline.stages] == [VectorAssembler, TFModel]
     assert pipeline.transform(fitted.df.limit(20)).collect() == fitted.model.transform(fitted.df.limit(20)).collect()
