@@ -138,6 +138,7 @@ class Fitted:
             self.client = client
             layers = client.download_artifacts(self.run.info.run_id, "model_summary.txt", str(directory))
             self.layers = Path(layers).read_text()
+            self.artifacts = [artifact.path for artifact in client.list_artifacts(self.run.info.run_id)]
         scored = self.model.transform(self.df.limit(5)).select("features", "probability", "prediction").toPandas()
         self.rows = pd.DataFrame({"features": [v.toArray().tolist() for v in scored.features]})
         self.predictions = scored.prediction.tolist()
@@ -185,7 +186,7 @@ def test_a_run_tells_all_of_its_fit(fitted):
     assert rows["num_rows"] + rows["num_validation_rows"] == 240
     assert rows["num_rows"] == fitted.tf_model.summary.rows
     assert "hunter2" not in str(run.to_dictionary())
-    assert "training_curve.png" not in [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
+    assert "training_curve.png" not in fitted.artifacts
 
 
 def test_every_node_reports_its_host(fitted):
