@@ -32,7 +32,7 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "cryptography==43.*",
     "google-crc32c==1.5.*",
     "keras==3.7.*",
-    "mlflow==3.9.*",
+    "mlflow==2.21.*",
     "msgspec==0.19.*",
     "numpy==1.26.*",
     "pandas==2.2.*",
@@ -40,6 +40,7 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "pyarrow==18.*",
     "pyspark==3.5.*",
     "requests==2.31.*",
+    "sqlalchemy<2.1",  # MLflow before 3.9 opens a store with no newer one
     "tensorflow-cpu==2.18.*",
     "tqdm==4.66.*",
     "wrapt==1.14.*",
@@ -59,6 +60,19 @@ CORNERS = {
     "debian-12": ("/usr/bin/python3.11", DEBIAN),  # 3.11.2, whose tarfile knows no filters
     "newest": ("3.13", NEWEST),
 }
+
+
+# What platforms have before anybody installs anything, of what tfos_ml, TensorFlow and MLflow need.
+PLATFORMS = json.loads((HERE / "docs" / "platforms.json").read_text())
+CROSSING = [  # the tests of a platform, if there are no others: they cross MLflow, Spark ML and TensorFlow
+    "-m",
+    "corner and not soak",
+    "tests/e2e/test_mlflow.py",
+    "tests/e2e/test_persistence.py",
+    "tests/e2e/test_transform.py",
+    "tests/e2e/test_keras.py",
+    "tests/unit/test_mlflow_flavor.py",
+]
 
 
 def interpreter(version: str) -> str:
@@ -110,6 +124,21 @@ def corner(python: str, name: str, packages: list[str]) -> None:
 
 for _name, (_python, _packages) in CORNERS.items():
     corner(_python, _name, _packages)
+
+
+def platform(name: str, python: str, preinstalled: dict[str, str], installed: list[str]) -> None:
+    """Define the session of a platform: its packages, and then what a user installs, who keeps its MLflow."""
+
+    @nox.session(python=interpreter(python), name=f"platform-{name}", tags=["platforms"])
+    def session(session: nox.Session) -> None:
+        session.install("--upgrade", "pip")
+        session.install(*[f"{package}=={version}" for package, version in preinstalled.items()])
+        install(session, *installed)
+        run_tests(session, name, *CROSSING)
+
+
+for _name, _platform in PLATFORMS.items():
+    platform(_name, _platform["python"], _platform["packages"], _platform["installed"])
 
 
 @nox.session(python=interpreter("3.13"))

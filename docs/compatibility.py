@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "matrix"
 PAGE = HERE / "reference" / "compatibility.rst"
+PLATFORMS = json.loads((HERE / "platforms.json").read_text())
 ORDER = ("spark-3.5", "spark-4.0", "debian-12", "newest", "connect", "connect-client")
 SHOWN = {
     "python": "Python",
@@ -19,6 +21,7 @@ SHOWN = {
     "numpy": "NumPy",
     "pyarrow": "PyArrow",
     "mlflow": "MLflow",
+    "protobuf": "protobuf",
 }
 ALIASES = {"tensorflow": "tensorflow-cpu", "pyspark": "pyspark-client"}
 BEGINNING = """\
@@ -34,12 +37,24 @@ these. tfos_ml detects the features of a Spark, not its version, because platfor
 their own Sparks.
 
 """
+OF_PLATFORMS = """\
+Platforms
+---------
+
+*Run with the same packages*, on hosts of our own, not on the platforms. Each column began as an environment with the
+versions of Spark, Python and MLflow that a platform documents, and of other packages as far as it documents them. Then
+pip installed tfos_ml, ``tensorflow-cpu`` and Keras, and on Databricks the runtime's MLflow (``mlflow==...``) and
+``protobuf<6`` (:doc:`../howto/install` says why). A version in parentheses is the platform's, where pip has replaced
+it, as ``%pip install`` does there. On Databricks 16.4, pip also replaces pandas 1.5.3, which PyPI does not have for
+Python 3.12. ``pip check`` found no conflict.
+
+"""
 REASONS = "Reasons for tests that were skipped (the feature may work all the same):\n\n"
 
 
-def results() -> dict[str, dict[str, Any]]:
-    """What each corner's run has written, in the order of the columns."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in ORDER if _has_run(name)}
+def results(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What the runs of these names have written, in their order, if they have."""
+    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in names if _has_run(name)}
 
 
 def _has_run(name: str) -> bool:
@@ -48,23 +63,35 @@ def _has_run(name: str) -> bool:
 
 def page() -> str:
     """The whole page."""
-    corners = results()
     reasons: list[str] = []
-    versions = [
-        [title, *(_version(corner["versions"], package) for corner in corners.values())]
-        for package, title in SHOWN.items()
-    ]
-    features = sorted({name for corner in corners.values() for name in corner["features"]})
-    outcomes = [
-        [name, *(_outcome(corner["features"].get(name), reasons) for corner in corners.values())] for name in features
-    ]
+    corners, platforms = results(ORDER), results(PLATFORMS)
+    tables = _tables("Versions", "Features", corners, reasons)
+    if platforms:
+        tables += OF_PLATFORMS + _tables("Versions on platforms", "Features on platforms", platforms, reasons)
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
-    text = BEGINNING + _table("Versions", ["", *corners], versions) + _table("Features", ["", *corners], outcomes)
-    return text + (REASONS + "\n".join(notes) + "\n" if notes else "")
+    return BEGINNING + tables + (REASONS + "\n".join(notes) + "\n" if notes else "")
 
 
-def _version(versions: dict[str, str], package: str) -> str:
-    return versions.get(package) or versions.get(ALIASES.get(package, ""), "none")
+def _tables(versions: str, features: str, corners: dict[str, dict[str, Any]], reasons: list[str]) -> str:
+    """Two tables, with these titles and a column for each run."""
+    header = ["", *(PLATFORMS.get(name, {}).get("title", name) for name in corners)]
+    installed = [
+        [title, *(_version(name, corner["versions"], package) for name, corner in corners.items())]
+        for package, title in SHOWN.items()
+        if any(package in corner["versions"] or package in ALIASES for corner in corners.values())
+    ]
+    named = sorted({name for corner in corners.values() for name in corner["features"]})
+    outcomes = [
+        [name, *(_outcome(corner["features"].get(name), reasons) for corner in corners.values())] for name in named
+    ]
+    return _table(versions, header, installed) + _table(features, header, outcomes)
+
+
+def _version(name: str, versions: dict[str, str], package: str) -> str:
+    """What was installed, and in parentheses what a platform has, if it is another."""
+    installed = versions.get(package) or versions.get(ALIASES.get(package, ""), "none")
+    had = PLATFORMS.get(name, {}).get("packages", {}).get(package, installed)
+    return installed if had == installed else f"{installed} ({had})"
 
 
 def _outcome(result: dict[str, Any] | None, reasons: list[str]) -> str:

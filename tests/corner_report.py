@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 TENSORFLOW = ("tensorflow", "tensorflow-cpu", "keras")
-PACKAGES = ("pyspark", "pyspark-client", *TENSORFLOW, "pandas", "numpy", "pyarrow", "mlflow")
+PACKAGES = ("pyspark", "pyspark-client", *TENSORFLOW, "pandas", "numpy", "pyarrow", "mlflow", "protobuf")
 
 
 def versions() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -51,6 +52,16 @@ def runs_of(client: Any, experiment: str) -> list[Any]:
 def series(client: Any, run: Any, metric: str) -> list[tuple[int, float]]:
     """Step and value of each point of a metric."""
     return [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, metric)]
+
+
+def models_of(client: Any, run: Any) -> dict[str, str]:
+    """The URIs of the models of a run, by name: logged models, or with MLflow 2 artifacts."""
+    if not hasattr(client, "get_logged_model"):
+        artifacts = json.loads(run.data.tags.get("mlflow.log-model.history", "[]"))
+        return {one["artifact_path"]: f"runs:/{run.info.run_id}/{one['artifact_path']}" for one in artifacts}
+    outputs = client.get_run(run.info.run_id).outputs  # which a search for runs leaves out with MLflow 3.0
+    models = [client.get_logged_model(output.model_id) for output in (outputs.model_outputs if outputs else ())]
+    return {model.name: model.model_uri for model in models}
 
 
 class Server:

@@ -122,10 +122,12 @@ def test_no_pyspark(report, tmp_path):
 
 
 def test_no_java(report):
-    found = report(*LOCAL, JAVA_HOME="/nowhere")
+    found = report(*LOCAL, JAVA_HOME="/nowhere", DATABRICKS_RUNTIME_VERSION="16.4")
     one = found.only_failure()
     assert (one["check"], "JAVA_HOME=/nowhere has no bin/java" in one["message"]) == ("Java", True)
     assert found.findings["Spark session"]["status"] == "skipped"
+    assert found.findings["Platform"]["message"] == "Databricks 16.4"
+    assert "mlflow==" in found.findings["Platform"]["advice"]
 
 
 def test_a_python_of_the_executors_without_packages(report, tmp_path):

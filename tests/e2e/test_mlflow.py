@@ -6,9 +6,11 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from conftest import LOCAL, wait_until
 from pyspark.ml import Pipeline
 from pyspark.ml.feature import VectorAssembler
 from pyspark.sql import functions as F
-from tracking import Server, free_port, logged, runs_of, series
+from tracking import Server, free_port, logged, models_of, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
 
@@ -44,8 +46,28 @@ while seen < 3 and time.monotonic() < deadline:
             path.with_suffix(".partial").rename(path)
     time.sleep(0.1)
 """
+SCORE = """
+import json, sys
+import mlflow.pyfunc, mlflow.spark, pandas
+from pyspark.ml import PipelineModel
+from pyspark.sql import SparkSession
+
+server, tracked, alone, saved, rows = sys.argv[1:]
+mlflow.set_tracking_uri(server)
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+df = spark.read.parquet(rows)
+found = []
+for model in (mlflow.spark.load_model(tracked), PipelineModel.load(saved)):
+    scored = model.transform(df).orderBy("a").select("features", "prediction").collect()
+    found.append([row.prediction for row in scored])
+features = pandas.DataFrame({"features": [row.features.toArray().tolist() for row in scored]})
+found.append(mlflow.pyfunc.load_model(alone).predict(features).prediction.tolist())
+spark.stop()
+print(json.dumps(found))
+"""
 EPOCHS = 3
-FORWARDER = Path(__file__).parents[1] / "cluster" / "forwarder.py"
+ROOT = Path(__file__).parents[2]
+FORWARDER = ROOT / "tests" / "cluster" / "forwarder.py"
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +136,9 @@ class Fitted:
                 watcher.wait(30)
             (self.run,) = runs_of(client, "watched")
             self.client = client
+            layers = client.download_artifacts(self.run.info.run_id, "model_summary.txt", str(directory))
+            self.layers = Path(layers).read_text()
+            self.artifacts = [artifact.path for artifact in client.list_artifacts(self.run.info.run_id)]
         scored = self.model.transform(self.df.limit(5)).select("features", "probability", "prediction").toPandas()
         self.rows = pd.DataFrame({"features": [v.toArray().tolist() for v in scored.features]})
         self.predictions = scored.prediction.tolist()
@@ -150,8 +175,7 @@ def test_a_run_tells_all_of_its_fit(fitted):
     assert (params["opt_name"], params["opt_learning_rate"]) == ("Adam", "0.02")
     assert (params["loss"], params["total_params"]) == ("sparse_categorical_crossentropy", "42")
     assert not {"signatureDefKey", "feedTimeout"} & set(params)
-    layers = Path(client.download_artifacts(run.info.run_id, "model_summary.txt", str(fitted.seen))).read_text()
-    assert re.search(r"\(Dense\).*\(None, 8\).* 24 ", layers), layers
+    assert re.search(r"\(Dense\).*\(None, 8\).* 24 ", fitted.layers), fitted.layers
     tags = run.data.tags
     assert tags["estimator_class"] == "tfos_ml.KerasEstimator"
     assert tags["tfos_ml.cluster"] == "worker: 2"
@@ -162,7 +186,7 @@ def test_a_run_tells_all_of_its_fit(fitted):
     assert rows["num_rows"] + rows["num_validation_rows"] == 240
     assert rows["num_rows"] == fitted.tf_model.summary.rows
     assert "hunter2" not in str(run.to_dictionary())
-    assert "training_curve.png" not in [artifact.path for artifact in client.list_artifacts(run.info.run_id)]
+    assert "training_curve.png" not in fitted.artifacts
 
 
 def test_every_node_reports_its_host(fitted):
@@ -177,26 +201,34 @@ def test_checkpoints_are_linked_to_epochs_and_the_best_is_registered(fitted):
     import mlflow
 
     mlflow.set_tracking_uri(fitted.server.uri)
-    models = {m.name: m for m in mlflow.search_logged_models([fitted.run.info.experiment_id], output_format="list")}
-    assert set(models) == {"model", "pipeline", *(f"checkpoint-{epoch}" for epoch in range(EPOCHS))}
-    steps = {output.model_id: output.step for output in fitted.run.outputs.model_outputs}
-    for epoch, loss in enumerate(fitted.tf_model.summary.history["val_loss"]):
-        checkpoint = models[f"checkpoint-{epoch}"]
-        assert steps[checkpoint.model_id] == epoch
-        assert ("val_loss", loss, epoch) in [(m.key, m.value, m.step) for m in checkpoint.metrics]
-    best = models[f"checkpoint-{int(np.argmin(fitted.tf_model.summary.history['val_loss']))}"]
-    assert best.tags["tfos_ml.best"] == "true"
+    uris = models_of(fitted.client, fitted.run)
+    assert set(uris) == {"model", "pipeline", *(f"checkpoint-{epoch}" for epoch in range(EPOCHS))}
+    best = f"checkpoint-{int(np.argmin(fitted.tf_model.summary.history['val_loss']))}"
     (version,) = mlflow.MlflowClient().search_model_versions("name='points'")
-    assert version.source == f"models:/{best.model_id}"
+    if uris[best].startswith("models:/"):
+        models = {m.name: m for m in mlflow.search_logged_models([fitted.run.info.experiment_id], output_format="list")}
+        outputs = fitted.client.get_run(fitted.run.info.run_id).outputs
+        steps = {output.model_id: output.step for output in outputs.model_outputs}
+        for epoch, loss in enumerate(fitted.tf_model.summary.history["val_loss"]):
+            checkpoint = models[f"checkpoint-{epoch}"]
+            assert steps[checkpoint.model_id] == epoch
+            assert ("val_loss", loss, epoch) in [(m.key, m.value, m.step) for m in checkpoint.metrics]
+        assert models[best].tags["tfos_ml.best"] == "true"
+        assert version.source == uris[best]
+    else:
+        assert fitted.run.data.tags["tfos_ml.best"] == best
+        assert version.source.endswith(f"{fitted.run.info.run_id}/artifacts/{best}")
     mlflow.set_tracking_uri(None)
 
 
 @pytest.fixture(scope="module")
 def model_uri(fitted):
-    (model,) = [
-        o for o in fitted.run.outputs.model_outputs if fitted.client.get_logged_model(o.model_id).name == "model"
-    ]
-    return f"models:/{model.model_id}"
+    import mlflow
+
+    mlflow.set_tracking_uri(fitted.server.uri)
+    uri = models_of(fitted.client, fitted.run)["model"]
+    mlflow.set_tracking_uri(None)
+    return uri
 
 
 @pytest.fixture(scope="module")
@@ -235,16 +267,14 @@ def test_loaded_model_transforms_bit_for_bit_alike(fitted, downloaded):
     assert {tuple(np.float32(features)) for features in example.features} <= given
 
 
-def test_the_whole_pipeline_is_logged_beside_the_model(fitted):
+def test_the_whole_pipeline_is_logged_beside_the_model(fitted, tmp_path):
     import mlflow
 
     mlflow.set_tracking_uri(fitted.server.uri)
-    (found,) = mlflow.search_logged_models(
-        [fitted.run.info.experiment_id], filter_string="name='pipeline'", output_format="list"
-    )
-    assert found.source_run_id == fitted.run.info.run_id
-    pipeline = mlflow.spark.load_model(found.model_uri)
-    info = mlflow.models.get_model_info(found.model_uri)
+    uri = models_of(fitted.client, fitted.run)["pipeline"]
+    pipeline = mlflow.spark.load_model(uri)
+    here = mlflow.artifacts.download_artifacts(uri, dst_path=str(tmp_path))  # or MLflow 2.21 waits for minutes
+    info = mlflow.models.get_model_info(here)
     mlflow.set_tracking_uri(None)
     assert [type(stage) for stage in pipeline.stages] == [VectorAssembler, TFModel]
     assert pipeline.transform(fitted.df.limit(20)).collect() == fitted.model.transform(fitted.df.limit(20)).collect()
@@ -252,35 +282,109 @@ def test_the_whole_pipeline_is_logged_beside_the_model(fitted):
 
 
 @pytest.mark.chaos
-def test_model_is_served_over_http(fitted, downloaded, tmp_path):
+@pytest.mark.corner("A Pipeline that is tracked, saved, loaded by a fresh process and scored")
+def test_a_fresh_process_scores_with_what_was_tracked_and_saved(fitted, tmp_path):
+    uris = models_of(fitted.client, fitted.run)
+    fitted.model.save(f"{tmp_path}/saved")
+    fitted.df.write.parquet(f"{tmp_path}/rows")
+    expected = [row.prediction for row in fitted.model.transform(fitted.df).orderBy("a").collect()]
+    arguments = [fitted.server.uri, uris["pipeline"], uris["model"], f"{tmp_path}/saved", f"{tmp_path}/rows"]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [sys.executable, "-c", SCORE, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [expected] * 3
+    assert len(set(expected)) == 2
+
+
+def answer_over_http(python, model, rows, directory, **environment):
+    """The predictions that ``mlflow models serve`` of a Python answers with."""
     port = free_port()
-    command = ["models", "serve", "-m", downloaded, "--env-manager", "local", "--host", "127.0.0.1", "-p", str(port)]
-    with open(tmp_path / "log", "wb") as log:
+    command = ["models", "serve", "-m", model, "--env-manager", "local", "--host", "127.0.0.1", "-p", str(port)]
+    with open(directory / "log", "wb") as log:
         serving = subprocess.Popen(
-            [sys.executable, "-m", "mlflow", *command, "--workers", "1"],
+            [python, "-m", "mlflow", *command, "--workers", "1"],
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
+            env={**os.environ, "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}", **environment},
+            cwd=directory,
         )
     try:
 
         def is_up():
-            assert serving.poll() is None, (tmp_path / "log").read_text()
+            assert serving.poll() is None, (directory / "log").read_text()
             try:
                 return requests.get(f"http://127.0.0.1:{port}/ping", timeout=5).ok
             except requests.RequestException:
                 return False
 
-        assert wait_until(is_up, 120), (tmp_path / "log").read_text()
-        body = {"dataframe_split": fitted.rows.to_dict(orient="split")}
+        assert wait_until(is_up, 120), (directory / "log").read_text()
+        body = {"dataframe_split": rows.to_dict(orient="split")}
         answer = requests.post(f"http://127.0.0.1:{port}/invocations", json=body, timeout=60)
         assert answer.ok, answer.text
-        scored = pd.DataFrame(answer.json()["predictions"])
-        assert np.stack(scored.probability) == pytest.approx(fitted.probability)
+        return pd.DataFrame(answer.json()["predictions"])
     finally:
         os.killpg(serving.pid, 9)
         serving.wait(10)
+
+
+@pytest.mark.chaos
+def test_model_is_served_over_http(fitted, downloaded, tmp_path):
+    scored = answer_over_http(sys.executable, downloaded, fitted.rows, tmp_path)
+    assert np.stack(scored.probability) == pytest.approx(fitted.probability)
+
+
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # pip would look there, too
+
+
+def pip_installed(requirements, directory):
+    """The Python of a new environment into which pip has installed requirements, and a wheel of ours."""
+    source = directory / "source"
+    source.mkdir()
+    shutil.copytree(ROOT / "tfos_ml", source / "tfos_ml", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.rst", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory / "wheels", source]
+    subprocess.run(build, check=True, timeout=120)
+    venv.create(directory / "venv", with_pip=True, symlinks=True)
+    python = str(directory / "venv" / "bin" / "python")
+    pip = [python, "-m", "pip"]
+    command = [*pip, "install", "--quiet", "--find-links", directory / "wheels", "-r", requirements]
+    subprocess.run(command, check=True, timeout=900, env=ALONE)
+    subprocess.run([*pip, "check"], check=True, timeout=60, env=ALONE)
+    return python
+
+
+LOAD = """
+import importlib.util, json, sys
+import tensorflow as tf
+
+assert importlib.util.find_spec("pyspark") is None
+served = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+(name,) = served.structured_input_signature[1]
+(scores,) = served(**{name: tf.constant(json.loads(sys.argv[2]))}).values()
+assert not [module for module in sys.modules if module.startswith("tfos_ml.")]
+print(json.dumps(scores.numpy().tolist()))
+"""
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_pip_installs_what_serves_the_model_without_spark(fitted, downloaded, tmp_path):
+    """The requirements that were logged, and no others, serve the model; and TensorFlow alone loads what it is of."""
+    try:
+        python = pip_installed(f"{downloaded}/requirements.txt", tmp_path)
+        scored = answer_over_http(python, downloaded, fitted.rows, tmp_path, PYTHONPATH="")
+        assert np.stack(scored.probability) == pytest.approx(fitted.probability)
+        saved_model = f"{downloaded}/data/tf_model/saved_model"
+        command = [python, "-c", LOAD, saved_model, json.dumps(fitted.rows.features.tolist())]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=ALONE)
+        assert done.returncode == 0, done.stderr
+        assert np.array(json.loads(done.stdout.splitlines()[-1])) == pytest.approx(fitted.probability)
+    finally:
+        shutil.rmtree(tmp_path / "venv", ignore_errors=True)  # of 2 GB and more
 
 
 @pytest.mark.chaos
@@ -367,8 +471,6 @@ def export_each_epoch(args, ctx):
 
 
 def test_train_functions_log_checkpoints_too(spark, server):
-    import mlflow
-
     import tfos_ml.mlflow
 
     df = spark.range(4)
@@ -377,8 +479,7 @@ def test_train_functions_log_checkpoints_too(spark, server):
         model = estimator(trainFn=export_each_epoch).fit(df)
         (run,) = runs_of(client, "checkpoints")
         assert series(client, run, "accuracy") == [(0, 0.2), (1, 0.9), (2, 0.5)]
-        logged_models = {m.name: m for m in mlflow.search_logged_models([run.info.experiment_id], output_format="list")}
-        assert set(logged_models) == {"checkpoint-0", "checkpoint-1", "checkpoint-2", "model"}
+        assert set(models_of(client, run)) == {"checkpoint-0", "checkpoint-1", "checkpoint-2", "model"}
         best = tfos_ml.mlflow.load_model("models:/added/1")
     assert model.predict(np.array([1, 2]))["output_0"].tolist() == [3.0, 4.0]
     assert best.predict(np.array([1, 2]))["output_0"].tolist() == [2.0, 3.0]

@@ -19,7 +19,7 @@ from pyspark.ml.tuning import (
     CrossValidatorModel,
     ParamGridBuilder,
 )
-from tracking import logged, runs_of, series
+from tracking import logged, models_of, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
 from tfos_ml.stages.persistence import _within_limits
@@ -132,6 +132,7 @@ class Searched:
             self.runs = runs_of(client, "search")
             self.losses = {run.info.run_id: series(client, run, "loss") for run in self.runs}
             self.accuracies = series(client, self.runs[0], "search/accuracy")
+            self.with_model = [run.info.run_id for run in self.runs if models_of(client, run)]
             self.registered = client.search_model_versions("name='best'")
 
 
@@ -169,8 +170,7 @@ def test_a_search_is_one_run_with_a_child_for_each_fit(searched):
         learns = run.data.params["modelArgs.rate"] != "0.0"
         assert (losses[-1] < losses[0] - 0.01) == learns  # so each has the metrics of its own fit
     best = searched.model.bestModel.stages[2]
-    with_model = [run for run in children if run.outputs.model_outputs]
-    assert [run.info.run_id for run in with_model] == [children[-1].info.run_id]
+    assert searched.with_model == [children[-1].info.run_id]
     assert [loss for _, loss in searched.losses[children[-1].info.run_id]] == best.summary.history["loss"]
     assert len(searched.registered) == 1
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import tfos_ml
 from tfos_ml.doctor import host
 from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding
+from tfos_ml.doctor.platforms import check_platform
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,6 +124,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     pyspark = host.version_of("pyspark")
     present = _active_session() if pyspark is not None else None
     yield host.check_python()
+    yield from check_platform()
     yield from host.check_packages(tensorflow_runs_here=not arguments.remote and master.startswith("local"))
     yield from host.check_capacity("this host")
     if pyspark is None:

@@ -17,7 +17,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
 from tfos_ml.data.arrow import plain
-from tfos_ml.mlflow import content, flavor, pipelines
+from tfos_ml.mlflow import content, flavor, models, pipelines
 from tfos_ml.mlflow.logged_checkpoints import LoggedCheckpoints
 from tfos_ml.mlflow.runs import Run
 from tfos_ml.mlflow.signature import model_signature
@@ -258,10 +258,10 @@ class FitRun(FitListener):
         return max((step for name, step in self._logged if not name.startswith(SYSTEM_PREFIX)), default=0)
 
     def _log_checkpoint(self, archive: bytes, name: str, step: int) -> str:
-        """Log a packed SavedModel; returns the id of the logged model."""
+        """Log a packed SavedModel; returns the URI of the logged model."""
         model = self._estimator._model_of(archive, self._dataset.schema)
         info = self._log(model, name, step, None, None)
-        return str(info.model_id)
+        return str(info.model_uri)
 
     def _log(self, model: TFModel, name: str, step: int, example: Any, registered: str | None) -> ModelInfo:
         columns = {spec.column: spec for spec in self._feed_columns()}
@@ -269,7 +269,7 @@ class FitRun(FitListener):
             model,
             name,
             run_id=self._run.run_id,
-            step=step,
+            **models.at_step(step),
             signature=model_signature(scoring_at(model, Path()), columns),
             input_example=example,
             registered_model_name=registered,

@@ -20,7 +20,7 @@ from mlflow.models import Model
 
 from tfos_ml import errors
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import packages, pyfunc
+from tfos_ml.mlflow import models, packages, pyfunc
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ def log_model(
     signature, input_example
         As for :func:`save_model`.
     **options
-        Options of :func:`save_model` and of ``mlflow.models.Model.log``: ``step``, ``params``, ``tags``,
-        ``model_type``, ``model_id``, ``run_id``, ``metadata``, ``await_registration_for``.
+        Options of :func:`save_model` and of ``mlflow.models.Model.log``: ``run_id``, ``metadata``,
+        ``await_registration_for``, and with MLflow 3 ``step``, ``params``, ``tags``, ``model_type``, ``model_id``.
 
     Returns
     -------
@@ -147,9 +147,8 @@ def log_model(
     ...     info = tfos_ml.mlflow.log_model(model, registered_model_name="digits")
     """
     _check(model)
-    return Model.log(
-        artifact_path=None,
-        name=name,
+    return models.log(
+        name,
         flavor=importlib.import_module(MODULE),
         registered_model_name=registered_model_name,
         model=model,

@@ -12,15 +12,14 @@ from typing import Any
 import mlflow
 from mlflow import MlflowClient
 
+from tfos_ml.mlflow import models
 from tfos_ml.mlflow.writer import Writer
-
-BEST_TAG = "tfos_ml.best"
 
 
 class LoggedCheckpoints:
     """The checkpoints of one fit, logged in the writer's thread.
 
-    ``log(archive, name, step)`` logs a packed SavedModel and returns the id of the logged model. `monitor` is that of
+    ``log(archive, name, step)`` logs a packed SavedModel and returns the URI of the logged model. `monitor` is that of
     :func:`tfos_ml.mlflow.autolog`.
     """
 
@@ -39,9 +38,9 @@ class LoggedCheckpoints:
         self._writer.do(lambda: self._log_file(file, report))
 
     def _log_file(self, file: Path, report: Mapping[str, Any]) -> None:
-        model_id = self._log(file.read_bytes(), report["name"], report["epoch"])
+        model_uri = self._log(file.read_bytes(), report["name"], report["epoch"])
         file.unlink()
-        self._scores[model_id] = self._score(report["metrics"])
+        self._scores[model_uri] = self._score(report["metrics"])
 
     def _score(self, metrics: Mapping[str, float]) -> float:
         """The value to minimize; infinity if the metric is NaN or missing."""
@@ -52,17 +51,17 @@ class LoggedCheckpoints:
 
     @property
     def best(self) -> str | None:
-        """The id of the best logged model; the earliest of equals."""
-        return min(self._scores, key=lambda model_id: self._scores[model_id], default=None)
+        """The URI of the best logged model; the earliest of equals."""
+        return min(self._scores, key=lambda model_uri: self._scores[model_uri], default=None)
 
     def settle(self, client: MlflowClient, registered_model_name: str | None) -> None:
         """Tag the best model, and register it if a name is given."""
         best = self.best
         if best is None:
             return
-        client.set_logged_model_tags(best, {BEST_TAG: "true"})
+        models.tag_best(client, best)
         if registered_model_name:
-            mlflow.register_model(f"models:/{best}", registered_model_name)
+            mlflow.register_model(best, registered_model_name)
 
     def close(self) -> None:
         """Delete checkpoints that were not logged."""

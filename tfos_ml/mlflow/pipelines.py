@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mlflow.environment_variables import MLFLOW_DFS_TMP
 from mlflow.exceptions import MlflowException
-from mlflow.models import Model, infer_signature
+from mlflow.models import infer_signature
 
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.errors import DestinationError
-from tfos_ml.mlflow import packages, patching
+from tfos_ml.mlflow import models, packages, patching
 
 if TYPE_CHECKING:
     from mlflow.models.signature import ModelSignature
@@ -92,12 +92,11 @@ def log_pipeline(
     import mlflow.spark
 
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
-        Model.log(
-            artifact_path=None,
-            name=NAME,
+        models.log(
+            NAME,
             flavor=mlflow.spark,
             run_id=run_id,
-            step=step,
+            **models.at_step(step),
             spark_model=model,
             dfs_tmpdir=_directory_for(dataset.sparkSession, directory),
             signature=_signature(_inputs(model, dataset.drop(*not_read))),
