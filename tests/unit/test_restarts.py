@@ -45,3 +45,23 @@ def test_a_python_daemon_that_had_ended_does_not_count_until_nodes_should_have_s
     assert policy.restarts == 0
     now[0] += 61
     assert [policy.decide(ended).restart for _ in range(2)] == [True, False]
+
+
+def test_an_elastic_fit_goes_on_after_each_loss_with_progress_and_thrice_without():
+    policy, lost = RestartPolicy(max_restarts=0, is_elastic=True), errors.NodeLostError("gone")
+    assert all(policy.decide(lost, has_progressed=True).restart for _ in range(20))
+    assert [policy.decide(lost).restart for _ in range(4)] == [True, True, True, False]
+    assert policy.decide(lost, has_progressed=True).restart
+
+
+def test_an_exception_of_the_program_counts_in_an_elastic_fit_unless_it_follows_from_a_loss():
+    policy = RestartPolicy(max_restarts=0, is_elastic=True)
+    assert not policy.decide(errors.TrainFnError("mine"), has_progressed=True).restart
+    assert policy.decide(errors.TrainFnError("worker 1 has ended", is_collateral=True)).restart
+
+
+@pytest.mark.parametrize(("elastic", "restarts", "goes_on"), [(False, 0, False), (False, 1, True), (True, 0, True)])
+def test_preemptions_do_not_count(elastic, restarts, goes_on):
+    policy, told = RestartPolicy(max_restarts=restarts, is_elastic=elastic), errors.PreemptedError("told to end")
+    assert [policy.decide(told).restart for _ in range(9)] == [goes_on] * 9
+    assert policy.restarts == 0
