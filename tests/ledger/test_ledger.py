@@ -10,7 +10,7 @@ import pytest
 from ledger_case import Case, Run
 
 from tfos_ml import errors
-from tfos_ml.driver import fit_job, programs
+from tfos_ml.driver import attempt, programs
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.tfcluster import tfcluster
@@ -35,7 +35,7 @@ def run(tmp_path, monkeypatch):
             directory.mkdir()
             runs.append(Run(case, directory))
         hit = runs[0].answers.hit(ControlServer)
-        for module in (fit_job, tfcluster):
+        for module in (attempt, tfcluster):
             monkeypatch.setattr(module, "ControlServer", hit)
         monkeypatch.setattr(programs, "NodeTask", partial(NodeTask, heartbeat_timeout=runs[0].silence))
         threads = [threading.Thread(target=one.fit, name=str(one.case)) for one in runs]

@@ -67,7 +67,7 @@ def test_node_error_survives_pickling(kind):
     error = TREE[kind]("it broke", **DETAILS)
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is TREE[kind]
-    assert vars(copy) == vars(error) == {"message": "it broke", **DETAILS}
+    assert vars(copy) == vars(error) == {"message": "it broke", "is_collateral": False, **DETAILS}
     assert str(copy) == str(error)
 
 
