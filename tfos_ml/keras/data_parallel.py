@@ -197,6 +197,8 @@ class DataParallel:
 
     def has_agreed_to_end(self) -> bool:
         """Whether a worker has asked all to end with the step that is done; the same on all workers."""
+        if not self._agrees_on_end:
+            return False
         return float(self.wants_end if self._group.size == 1 else self._end_agreed) > 0
 
     def close(self) -> None:
