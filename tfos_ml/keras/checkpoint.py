@@ -116,19 +116,23 @@ class Checkpoints:
 
     # Writing
 
+    @property
     def weights_file(self) -> Path:
-        """Where to put the weights before :meth:`save`."""
-        self.wait()
+        """The file of the weights, a part of each checkpoint; nothing may change it while :meth:`save` goes on."""
         return self._scratch / WEIGHTS
 
-    def save(self, state: TrainingState) -> None:
-        """Begin to write a checkpoint of a state, which does not change any more, and of the :meth:`weights_file`.
+    def save(self, state: TrainingState, write_weights: Callable[[], None]) -> None:
+        """Begin to write a checkpoint of a state, which does not change any more, in a thread.
+
+        The thread first calls `write_weights`, which brings the :attr:`weights_file` up to date.
 
         Raises ``SupersededError`` if a later attempt has taken over the directory, and ``ModelDirError`` if the store
         fails; what is written by then does not count.
         """
         self.wait()
-        self._writer = threading.Thread(target=self._write_guarded, args=(state,), name="tfos_ml-checkpoint")
+        self._writer = threading.Thread(
+            target=self._write_guarded, args=(state, write_weights), name="tfos_ml-checkpoint"
+        )
         self._writer.start()
 
     def wait(self) -> None:
@@ -140,8 +144,9 @@ class Checkpoints:
         if failure is not None:
             raise failure
 
-    def _write_guarded(self, state: TrainingState) -> None:
+    def _write_guarded(self, state: TrainingState, write_weights: Callable[[], None]) -> None:
         try:
+            write_weights()
             with _store_errors(self._uri, "written"):
                 self._write_all(state)
             self._written(state)

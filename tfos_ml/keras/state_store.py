@@ -21,15 +21,15 @@ from tfos_ml.keras.data_parallel import metric_variables
 from tfos_ml.keras.training_data import TrainingData, fingerprint
 from tfos_ml.keras.training_state import (
     assign_all,
-    digest_of,
+    digest,
     load_weights,
     optimizer_scalars,
     random_state,
-    save_weights,
     set_random_state,
     split_variables,
     start_alike,
 )
+from tfos_ml.keras.weights_file import WeightsFile
 from tfos_ml.keras.worker_group import Array, WorkerGroup
 from tfos_ml.protocol.codec import decode, encode
 
@@ -58,6 +58,7 @@ class StateStore:
         self._callbacks, self._history, self._notices = callbacks, history, notices
         self._checkpoints: Checkpoints | None = None  # on the chief
         self._terminated: list[int] = []  # signals that ask this process to end
+        self._weights: WeightsFile | None = None
         self._stack = contextlib.ExitStack()
 
     @property
@@ -142,7 +143,9 @@ class StateStore:
         rows = self._fingerprint
         if self._checkpoints is None:
             return
-        variables = save_weights(self._model, self._checkpoints.weights_file())
+        self._checkpoints.wait()
+        self._weights = self._weights or WeightsFile(self._model, self._checkpoints.weights_file)
+        variables, write_weights = self._weights.take()
         attributes, pickled, notices = callback_states(list(self._callbacks.values()))
         self._notices += [notice for notice in notices if notice not in self._notices]
         state = TrainingState(
@@ -155,13 +158,13 @@ class StateStore:
             fingerprint=rows,
             seeds=[np.asarray(v) for v in split_variables(self._model)[1]],
             random=random_state(),
-            digest=digest_of(self._model),
+            digest=digest(variables),
             metrics=list(metrics),
-            variables=variables,
+            variables=[] if self._weights.is_complete else variables,
             callbacks=attributes,
             pickled=pickled,
         )
-        self._checkpoints.save(state)
+        self._checkpoints.save(state, write_weights)
 
     def wait(self) -> None:
         """Wait until what was saved is complete."""

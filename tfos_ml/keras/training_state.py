@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 import warnings
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import h5py
 import keras
 import numpy as np
 
@@ -59,26 +57,11 @@ def optimizer_scalars(model: keras.Model) -> list[Any]:
     return [v for o in keras_privates.optimizers(model) for v in o.variables if not v.shape]
 
 
-def save_weights(model: keras.Model, path: Path) -> list[Array]:
-    """Save variables of a model and its optimizers as Keras does; returns all of them if the file lacks some.
+def load_weights(model: keras.Model, path: Path, variables: Sequence[Array], expected: int) -> None:
+    """Set the variables of a model and its optimizers to those of a file of Keras's, or to `variables`, if given.
 
-    Keras saves what it finds among the attributes of layers; a model may hide some from it.
+    Raises ``ModelError`` if they then have another digest.
     """
-    model.save_weights(str(path))
-    shared = [np.asarray(v) for v in split_variables(model)[0]]
-    return [] if not Counter(a.shape for a in shared) - _shapes(path) else shared
-
-
-def _shapes(path: Path) -> Counter[tuple[int, ...]]:
-    """How many arrays of each shape a file has."""
-    shapes: Counter[tuple[int, ...]] = Counter()
-    with h5py.File(path) as file:
-        file.visititems(lambda _, entry: shapes.update([entry.shape] if isinstance(entry, h5py.Dataset) else []))
-    return shapes
-
-
-def load_weights(model: keras.Model, path: Path, variables: Sequence[Array], digest: int) -> None:
-    """The reverse of :func:`save_weights`; raises ``ModelError`` if variables differ from those with a digest."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -87,7 +70,7 @@ def load_weights(model: keras.Model, path: Path, variables: Sequence[Array], dig
             raise ModelError(f"The checkpoint in modelDir is of another model: {error}") from None
     if variables:
         assign_all(split_variables(model)[0], variables)
-    if digest_of(model) != digest:
+    if digest_of(model) != expected:
         raise ModelError(
             "The checkpoint in modelDir does not restore all variables of the model, because a layer's "
             "save_own_variables() or load_own_variables() leaves some out. Save all of them."
@@ -95,8 +78,13 @@ def load_weights(model: keras.Model, path: Path, variables: Sequence[Array], dig
 
 
 def digest_of(model: keras.Model) -> int:
-    """A checksum of the variables of a model and its optimizers."""
-    digest = 0
-    for variable in split_variables(model)[0]:
-        digest = zlib.crc32(np.ascontiguousarray(np.asarray(variable)).view(np.uint8).data, digest)
-    return digest
+    """The :func:`digest` of the variables of a model and its optimizers."""
+    return digest([np.asarray(variable) for variable in split_variables(model)[0]])
+
+
+def digest(arrays: Sequence[Array]) -> int:
+    """A checksum of arrays."""
+    found = 0
+    for array in arrays:
+        found = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, found)
+    return found
