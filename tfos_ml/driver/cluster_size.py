@@ -39,8 +39,8 @@ class Position:
 class ClusterSize:
     """Sizes of the attempts of one fit.
 
-    ``most`` and `least` count the nodes that are Spark tasks. Spark Connect does not tell how many slots there are, so an
-    attempt that could not start is repeated with one node less.
+    ``most`` and `least` count the nodes that are Spark tasks. Spark Connect does not tell how many slots there are, so
+    an attempt that could not start is repeated with one node less.
     """
 
     def __init__(self, spark: SparkSession, most: int, least: int, timeout: float, profile: Any):
