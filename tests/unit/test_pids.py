@@ -107,8 +107,11 @@ HANDLE = {
     "take": "from tfos_ml.common.pids import ProcessHandle; handle = ProcessHandle.open(first.pid)",
     "end": "handle.kill_group(); handle.send_signal(signal.SIGKILL)",
 }
+# Whom no descriptor can be given knows a start to a clock tick of 10 ms: the second process starts in another one.
+OTHER_TICK = "import time; time.sleep(0.02)"
+OLD_HANDLE = {**HANDLE, "setup": OLD_KERNEL, "take": f"{HANDLE['take']}; {OTHER_TICK}"}
 GUARDIAN = {
-    "take": "from tfos_ml.agent import reaper; g = reaper.Reaper('m', []); g.guard(pid=first.pid)",
+    "take": "from tfos_ml.agent import reaper; g = reaper.Reaper('m', []); g.guard(pid=first.pid)" + f"; {OTHER_TICK}",
     "end": "g.finish(report=False)",
 }
 
@@ -123,7 +126,7 @@ def in_own_pids(program):
 
 @pytest.mark.parametrize(
     "parts",
-    [{"setup": "", **HANDLE}, {"setup": OLD_KERNEL, **HANDLE}, {"setup": "", **GUARDIAN}],
+    [{"setup": "", **HANDLE}, OLD_HANDLE, {"setup": "", **GUARDIAN}],
     ids=["handle", "handle of an old kernel", "guardian"],
 )
 def test_process_that_was_given_the_pid_of_another_lives_on(parts):

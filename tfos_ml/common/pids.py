@@ -2,8 +2,9 @@
 
 A pid and the clock ticks from the boot of the machine to the start of the process name a
 process for as long as the machine runs. Signals go through descriptors of processes
-(``pidfd_open(2)``), which never mean another process; where the kernel has none, the
-start is compared right before.
+(``pidfd_open(2)``), which never mean another process. Where the kernel has none, the
+start is compared right before: two processes that start in the same hundredth of a second
+can then not be told apart.
 """
 
 from __future__ import annotations
@@ -85,7 +86,16 @@ class ProcessHandle:
         return self._descriptor
 
     def _holds_pid(self) -> bool:
-        return start_ticks(self.pid) == self.started
+        """Whether its pid is still its own: not waited for, although it may have ended."""
+        if self._descriptor is None:
+            return start_ticks(self.pid) == self.started
+        try:
+            signal.pidfd_send_signal(self._descriptor, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # it exists
+        return True
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""
