@@ -8,12 +8,16 @@ import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from trained_rows import note_rows
 
 BATCH, ROWS, EPOCHS = 16, 205, 4  # 12 steps an epoch
 
 
-def network(steps_per_execution=1):
-    """BatchNormalization, dropout, momentum, averaged weights and accumulated gradients."""
+def network(steps_per_execution=1, notes=None):
+    """BatchNormalization, dropout, momentum, averaged weights and accumulated gradients.
+
+    With `notes`, a directory, it notes the rows of each step there.
+    """
     import keras
 
     keras.utils.set_random_seed(3)
@@ -21,6 +25,7 @@ def network(steps_per_execution=1):
     model = keras.Sequential(
         [
             layers.Input((5,)),
+            *([note_rows(notes)] if notes else []),
             layers.Dense(8, use_bias=False),
             layers.BatchNormalization(),
             layers.Activation("tanh"),
@@ -71,7 +76,7 @@ class Expected:
         self.held = np.arange(ROWS) % 9 == 0
         model = network(steps_per_execution)
         self.history = model.fit(
-            self.x[~self.held],
+            self.trained,
             self.y[~self.held],
             validation_data=(self.x[self.held], self.y[self.held]),
             epochs=epochs,
@@ -81,6 +86,11 @@ class Expected:
             callbacks=stateful_callbacks(epochs),
         ).history
         self.weights = model.get_weights()
+
+    @property
+    def trained(self) -> Any:
+        """Features of the rows that are not for validation."""
+        return self.x[~self.held]
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as a DataFrame of one partition."""

@@ -87,6 +87,20 @@ def linear():
     return model
 
 
+def slow_steps(directory: str) -> Any:
+    """A callback that tells of the first step, and makes steps last long enough for the test to interfere."""
+    import keras
+
+    class SlowSteps(keras.callbacks.Callback):
+        chief_only = True
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            (Path(directory) / "trains").touch()
+            time.sleep(0.3)
+
+    return SlowSteps()
+
+
 def pausing(directory: str, phase: str) -> Any:
     """A callback that waits, in the second epoch or at the end of the training, until the test has said "go".
 

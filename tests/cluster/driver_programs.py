@@ -76,12 +76,12 @@ def fit(
 
 
 def fit_keras(spark: SparkSession, directory: str, phase: str = "", **params: Any) -> dict[str, Any]:
-    """Fit a Keras model, which pauses in a phase."""
-    params = {"clusterSize": 2, **params}
+    """Fit a Keras model, which pauses in a phase, or whose steps are slow if that is "steps"."""
+    params, functions = {"clusterSize": 2, **params}, cluster_train_functions
     df = spark.range(0, 400, 1, 4).select((F.col("id") / 400).alias("features"), (F.col("id") / 200).alias("label"))
     model = KerasEstimator(
-        model=cluster_train_functions.linear,
-        callbacks=[cluster_train_functions.pausing(directory, phase)],
+        model=functions.linear,
+        callbacks=[functions.slow_steps(directory) if phase == "steps" else functions.pausing(directory, phase)],
         epochs=3,
         seed=7,
         verbose=0,
@@ -89,7 +89,8 @@ def fit_keras(spark: SparkSession, directory: str, phase: str = "", **params: An
         exportDir=f"{directory}/model",
         **params,
     ).fit(df)
-    return {"rows": model.summary.rows, "history": model.summary.history}
+    summary = model.summary
+    return {"rows": summary.rows, "history": summary.history, "attempts": summary.attempts}
 
 
 def feed(spark: SparkSession, directory: str) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Executors that are killed in each phase of a fit."""
+"""Executors that are killed in each phase of a fit, and a worker that is told to go."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 from conftest import wait_until
@@ -51,6 +53,26 @@ def test_an_executor_killed_in_any_phase_is_restarted_to_the_same_history(
     kill_executor(next(filter(has_node, cluster.workers)))
     (tmp_path / "go").touch()
     outcome = driver.outcome(3 * START_SECONDS)
-    assert outcome.result == undisturbed, outcome
+    assert outcome.result["history"] == undisturbed["history"], outcome
     assert (tmp_path / "model" / "saved_model.pb").exists()
     assert not list(tmp_path.glob("model.partial*"))
+
+
+def test_a_decommissioned_worker_ends_the_attempt_with_a_checkpoint(tmp_path):
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text("spark.decommission.enabled true\n")
+    with Standalone(tmp_path, workers=3, of_workers={"SPARK_CONF_DIR": str(conf)}) as cluster:
+        driver = cluster.driver(spark_decommission_enabled="true", spark_executor_cores=1, spark_cores_max=2)
+        undisturbed = driver.run("keras", 3 * START_SECONDS, directory=str(tmp_path / "undisturbed")).result
+        driver.begin("keras", directory=str(tmp_path), phase="steps", minClusterSize=1)
+        assert wait_until((tmp_path / "trains").exists, 3 * START_SECONDS), driver.log()[-3000:]
+        leaving = next(filter(has_node, cluster.workers))
+        leaving.process.send_signal(signal.SIGPWR)  # as Spark's decommission-worker.sh
+        outcome = driver.outcome(3 * START_SECONDS)
+    assert outcome.result, outcome
+    first, *_, last = outcome.result["attempts"]
+    assert "PreemptedError" in first["ended"], outcome
+    assert (first["nodes"], last["ended"]) == (2, "")
+    assert first["epoch"] + first["step"] > 0
+    assert outcome.result["history"]["loss"] == pytest.approx(undisturbed["history"]["loss"], rel=1e-5)

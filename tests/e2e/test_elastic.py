@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from conftest import wait_until
 from resumed_model import BATCH, EPOCHS, ROWS, Expected, network, stateful_callbacks
 from tracking import logged, runs_of, series
+from trained_rows import check_rows, note_steps
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
 
@@ -132,7 +134,7 @@ def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_pa
     assert places == sorted(places)
     assert all("NodeExitError" in attempt["ended"] for attempt in attempts[:-1])
     assert "worker:1 on 127.0.0.1: the process was ended by SIGKILL" in caplog.text
-    assert "going on with 3 of 3 nodes from epoch" in caplog.text
+    assert "Going on with 3 of 3 nodes from epoch" in caplog.text
     estimator(tmp_path / "undisturbed", clusterSize=3).fit(expected.frame(spark))
     assert same_bits(weights_file(tmp_path), weights_file(tmp_path / "undisturbed"))
 
@@ -171,21 +173,23 @@ def test_random_kills_change_nothing(sessions, tmp_path, expected, seed):
         at[-1:] = [at[-1], at[-1] + 1]
     victims = {update: (chosen.randrange(3), chosen.choice(KINDS)) for update in at}
     fit = estimator(tmp_path, victims, clusterSize=3, minClusterSize=1, checkpointSteps=3, seed=seed)
+    fit.setModel(partial(network, notes=str(tmp_path))).setCallbacks([note_steps(), *fit.getCallbacks()])
     fitted = fit.fit(expected.frame(spark))
+    check_rows(tmp_path, expected.trained, BATCH, EPOCHS)
     expected.check(fitted.summary, weights_file(tmp_path))
     assert fitted.summary.rows + fitted.summary.validationRows == ROWS
     print("attempts:", [(a["nodes"], a["epoch"], a["step"], round(a["seconds"], 1)) for a in fitted.summary.attempts])
 
 
-def until_larger(directory: Path):
-    """A callback that waits in fewer than four workers, after two epochs, for the driver to end the attempt."""
+def until_larger(directory: Path, size: int):
+    """A callback that waits in fewer than so many workers, after two epochs, for the driver to end the attempt."""
     import keras
 
     class Waits(keras.callbacks.Callback):
         chief_only = True
 
         def on_epoch_begin(self, epoch, logs=None):
-            if len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]) < 4 and epoch > 0:
+            if len(json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]) < size and epoch > 0:
                 (directory / "trains").touch()
                 deadline = time.monotonic() + 60
                 while epoch > 1 and time.monotonic() < deadline:
@@ -207,29 +211,104 @@ def hold(directory: str):
 
 
 @pytest.fixture
-def growing(spark):
-    spark.conf.set("spark.tfos_ml.growSeconds", "1")
-    yield spark
-    spark.conf.unset("spark.tfos_ml.growSeconds")
-
-
-def test_it_grows_when_a_slot_becomes_free(growing, tmp_path, expected, monkeypatch):
-    spark = growing
+def growing(monkeypatch):
+    """Let fits grow soon."""
     monkeypatch.setattr("tfos_ml.driver.cluster_size.WORTH_SECONDS", 0.0)
-    df = expected.frame(spark)
-    held = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(hold(str(tmp_path)), "id long").collect())
+    changed = []
+
+    def grows(spark):
+        spark.conf.set("spark.tfos_ml.growSeconds", "1")
+        changed.append(spark)
+        return spark
+
+    yield grows
+    for spark in changed:
+        spark.conf.unset("spark.tfos_ml.growSeconds")
+
+
+@contextlib.contextmanager
+def two_slots_held(spark, directory: Path, active: int):
+    """Two tasks of another job, which hold slots from when there are any until the training has begun without them."""
+    job = partial(spark.range(0, 2, 1, 2).mapInArrow(hold(str(directory)), "id long").collect)
+    held = threading.Thread(target=job)
     held.start()
     tracker = spark.sparkContext.statusTracker()
-    assert wait_until(lambda: any(tracker.getStageInfo(s).numActiveTasks == 2 for s in tracker.getActiveStageIds()), 20)
-    fit = estimator(tmp_path, clusterSize=4, minClusterSize=1, reservationTimeout=6)
-    fitted = fit.setCallbacks([*stateful_callbacks(), until_larger(tmp_path)]).fit(df)
+
+    def stages():
+        return [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+
+    assert wait_until(lambda: any(stage.numTasks == 2 and stage.numActiveTasks == active for stage in stages()), 20)
+    yield
     held.join()
+
+
+def test_it_grows_when_a_slot_becomes_free(growing, spark, tmp_path, expected):
+    fit = estimator(tmp_path, clusterSize=4, minClusterSize=1, reservationTimeout=6)
+    fit.setCallbacks([*stateful_callbacks(), until_larger(tmp_path, 4)])
+    with two_slots_held(growing(spark), tmp_path, active=2):
+        fitted = fit.fit(expected.frame(spark))
     first, second, *others = fitted.summary.attempts
     sizes = [attempt["nodes"] for attempt in fitted.summary.attempts]
     assert sizes in ([4, 2, 4], [4, 2, 3, 4])  # by how soon both slots are free
     assert first["ended"].startswith("ReservationTimeoutError")
     assert second["ended"] == f"Spark has slots for {others[0]['nodes']} nodes"
     expected.check(fitted.summary, weights_file(tmp_path))
+
+
+def killer_of_executors(directory: Path, update: int):
+    """A callback that kills all executors but its own after an update, once the test has said so."""
+    import keras
+
+    driver = os.getpid()
+
+    class Kills(keras.callbacks.Callback):
+        chief_only = True
+
+        def on_train_batch_end(self, batch, logs=None):
+            import psutil
+
+            mark = directory / "killed"
+            if int(self.model.optimizer.iterations) < update or mark.exists():
+                return
+            (directory / "runs").touch()
+            while not (directory / "waits").exists():  # the test has a deadline
+                time.sleep(0.1)
+            mark.touch()
+            own = [process.pid for process in psutil.Process().parents()]
+            for process in psutil.Process(driver).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()) and process.pid not in own:
+                        process.kill()
+
+    return Kills()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("update", [2, 6, 11, 13, 17])
+def test_it_shrinks_to_one_node_and_grows_back(growing, sessions, tmp_path, expected, update, caplog):
+    spark = growing(sessions.get(THREE))
+    fit = estimator(tmp_path, clusterSize=3, minClusterSize=1, checkpointSteps=3, reservationTimeout=10)
+    fit.setModel(partial(network, notes=str(tmp_path)))
+    fit.setCallbacks(
+        [note_steps(), *stateful_callbacks(), killer_of_executors(tmp_path, update), until_larger(tmp_path, 3)]
+    )
+
+    def other_job():
+        assert wait_until((tmp_path / "runs").exists, 120)
+        with two_slots_held(spark, tmp_path, active=0):
+            (tmp_path / "waits").touch()
+
+    other = threading.Thread(target=other_job)
+    other.start()
+    fitted = fit.fit(expected.frame(spark))
+    other.join()
+    sizes = [attempt["nodes"] for attempt in fitted.summary.attempts]
+    assert sizes[0] == sizes[-1] == 3
+    assert 1 in sizes
+    assert "Going on with 1 of 3 nodes from epoch" in caplog.text
+    assert "Going on with 3 of 3 nodes from epoch" in caplog.text
+    expected.check(fitted.summary, weights_file(tmp_path))
+    check_rows(tmp_path, expected.trained, BATCH, EPOCHS)
 
 
 def slow_after(directory: Path, update: int):
@@ -297,6 +376,32 @@ def test_a_train_function_goes_on_from_its_own_checkpoint(spark, tmp_path):
     fitted = fit.fit(df)
     assert [attempt["nodes"] for attempt in fitted.summary.attempts] == [2, 2]
     assert fitted.summary.history["began_at"][-1] in (3, 4)  # the chief may have saved one step more
+
+
+def train_with_backup(args, ctx):
+    """Five epochs of Keras's own ``fit``, whose process is killed after the third."""
+    import keras
+
+    class Kills(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            ctx.report({"attempt": ctx.restart_count}, epoch=epoch)
+            if epoch == 3 and not ctx.restart_count:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    backup = keras.callbacks.BackupAndRestore(f"{ctx.checkpoint_dir}/backup")
+    rows = ctx.dataset().map(lambda features, label: (features[:, None], label))
+    model.fit(rows, epochs=5, callbacks=[backup, Kills()], verbose=0)
+
+
+@pytest.mark.filterwarnings("ignore::tfos_ml.errors.NothingExportedWarning")
+def test_a_train_function_goes_on_from_the_backup_of_keras(spark, tmp_path):
+    df = spark.range(20).selectExpr("id / 20 as features", "id / 10 as label")
+    fit = TFEstimator(
+        trainFn=train_with_backup, clusterSize=1, maxRestarts=1, epochs=5, modelDir=str(tmp_path), verbose=0
+    )
+    assert fit.fit(df).summary.history["attempt"] == [0, 0, 0, 1, 1]
 
 
 @pytest.mark.chaos

@@ -11,6 +11,7 @@ from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.codec import MessageError, decode, encode
 from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.position import Position
 from tfos_ml.protocol.settings import NodeSettings, Telemetry
 
 COUNTS = m.RowCounts("AAAA", rows={"train": 3, "validation": 1}, skipped=2, extents=[[[1, 2]], []])
@@ -44,7 +45,7 @@ EXAMPLES = [
     m.LogLine("zeile\n é"),
     m.Summary({"ending": "returned", "nested": {"a": [1, None]}}),
     m.Checkpoint("/a", 3, {"loss": 0.5}, 1.5),
-    m.Saved(1, 20, 50),
+    m.Trained(Position(1, 20, 50), is_saved=True),
     m.Exported("/a"),
     m.Results("/a"),
     m.Returned(),

@@ -6,8 +6,9 @@ import pytest
 
 from tfos_ml.driver.progress import Progress
 from tfos_ml.protocol.control_messages import NodeProgress
+from tfos_ml.protocol.position import Position
 
-PROGRESS = {0: NodeProgress(rows=100, complete=True)}
+PROGRESS = {0: NodeProgress(rows=100, complete=True, trained=Position(0, 3, 7))}
 
 
 def report(epoch):
@@ -15,12 +16,14 @@ def report(epoch):
 
 
 def show_two_epochs(**options):
-    progress = Progress(1, 1, 2, **options)
-    for _ in range(50):
-        progress.update(PROGRESS, [])
-    for epoch in range(2):
-        progress.update(PROGRESS, [report(epoch)])
-    progress.close(succeeded=True)
+    with Progress(1, 2, **options) as progress:
+        progress.begin(1)
+        for _ in range(50):
+            progress.update(PROGRESS, [])
+        progress.update(PROGRESS, [report(0)])
+        progress.begin(1)  # the second attempt reports the first epoch again
+        for epoch in range(2):
+            progress.update(PROGRESS, [report(epoch)])
 
 
 def test_into_a_pipe_goes_a_line_an_epoch(capsys):
@@ -35,5 +38,5 @@ def test_on_a_terminal_is_one_bar(capsys, monkeypatch, shares_terminal):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     show_two_epochs(shares_terminal=shares_terminal)
     shown = capsys.readouterr().err
-    assert ("2/2 epochs" in shown) is not shares_terminal
+    assert ("2/2 epochs" in shown and "step=3/7" in shown) is not shares_terminal
     assert shown.count("\n") == (2 if shares_terminal else 1)

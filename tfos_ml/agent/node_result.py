@@ -18,6 +18,8 @@ from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.codec import encode
+from tfos_ml.protocol.messages import Trained
+from tfos_ml.protocol.position import Position
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
@@ -31,7 +33,15 @@ class NodeResult:
     facts: dict[str, Any] = field(default_factory=dict)  # for the summary
     exported: str | None = None  # directory of the SavedModel
     results: str | None = None  # file
-    saved: tuple[int, int, int] | None = None  # the last checkpoint, as in NodeProgress
+    trained: Position | None = None  # as in NodeProgress
+    saved: Position | None = None
+
+    def note(self, message: Trained) -> None:
+        """Note how far the training, or its last checkpoint, is."""
+        if message.is_saved:
+            self.saved = message.position
+        else:
+            self.trained = message.position
 
     def rows(
         self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path, of_task: bool

@@ -154,7 +154,8 @@ class NodeRun:
             about["works_on"] = WorksOn(self._member.node.label, now - trained_at, self._task.shutdown_timeouts.worker)
         if state.broken_at is not None:
             about["broken_for"] = now - state.broken_at
-        return NodeProgress(**self._source.progress(), saved=self._outcome.saved, **about)
+        about |= {"trained": self._outcome.trained, "saved": self._outcome.saved}
+        return NodeProgress(**self._source.progress(), **about)
 
     # JOIN
 
@@ -290,8 +291,8 @@ class NodeRun:
                 self._outcome.facts.update(message.facts)
             case messages.Checkpoint():
                 self._telemetry.send_checkpoint(message, self._send)
-            case messages.Saved():
-                self._outcome.saved = (message.epoch, message.step, message.steps)
+            case messages.Trained():
+                self._outcome.note(message)
             case messages.Exported():
                 self._outcome.exported = message.directory
             case messages.Results():

@@ -6,22 +6,18 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.agent.supervisor import run_node
-from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import map_in_arrow
-from tfos_ml.driver.cluster_size import ClusterSize, Position
+from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.mailbox_poller import MailboxPoller
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.preflight import (
-    grow_seconds,
-    leaving_executors,
-)
+from tfos_ml.driver.preflight import grow_seconds, leaving_executors
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
 from tfos_ml.driver.slots import Slots
@@ -33,6 +29,7 @@ from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.mailbox import mailbox_of
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.position import Position
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, WaitNotice
 
 if TYPE_CHECKING:
@@ -99,10 +96,7 @@ class LargerClusterError(Exception):
 
 
 class Attempt:
-    """One run, whose nodes are the tasks of one job.
-
-    `shown` has for each label and epoch the number of the attempt that reported it first; later ones report it again.
-    """
+    """One run, whose nodes are the tasks of one job."""
 
     def __init__(
         self,
@@ -111,9 +105,8 @@ class Attempt:
         profile: Any,
         reported: Callable[[list[dict[str, Any]]], None],
         size: ClusterSize,
-        shown: dict[Any, int],
+        progress: Progress,
     ):
-        self._shown = shown
         self._size = size
         self._grow_seconds, self._asked = grow_seconds(spark), time.monotonic()
         self._looked = 0.0  # for executors that leave
@@ -124,8 +117,8 @@ class Attempt:
         self._profile = profile
         self._reported = reported
         self._slots = Slots(task.template.size, task.reservation_timeout)
-        draws_bar = not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
-        self._progress = Progress(task.verbose, task.template.size, task.settings.epochs, draws_bar)
+        self._progress = progress
+        progress.begin(task.template.size)
         self._waiting = WaitNotice()
         self._control: ControlServer | None = None
 
@@ -145,7 +138,6 @@ class Attempt:
             succeeded = True
             return result
         finally:
-            self._progress.close(succeeded)
             if not succeeded:
                 self._note_saved()
                 self._discard()
@@ -204,6 +196,17 @@ class Attempt:
         return job
 
     @property
+    def template(self) -> ClusterTemplate:
+        """Its nodes."""
+        return self._task.template
+
+    @property
+    def trained(self) -> Position | None:
+        """How far the training is, or was a moment ago."""
+        chief = self._nodes().get(self._task.template.chief_rank)
+        return None if chief is None else chief.trained
+
+    @property
     def has_progressed(self) -> bool:
         """Whether the attempt has written a checkpoint."""
         return self._start is not None and self.saved != self._start[0]
@@ -211,9 +214,9 @@ class Attempt:
     def _note_saved(self) -> bool:
         """Take the position of the chief's last checkpoint, first that of its start; returns whether it is new."""
         chief = self._nodes().get(self._task.template.chief_rank)
-        if chief is None or chief.saved is None or (self.saved is not None and chief.saved == astuple(self.saved)):
+        if chief is None or chief.saved is None or chief.saved == self.saved:
             return False
-        self.saved = Position(*chief.saved)
+        self.saved = chief.saved
         self._start = self._start or (self.saved, time.monotonic())
         return True
 
@@ -252,7 +255,7 @@ class Attempt:
         number = self._task.settings.restart_count
         for report in reports:
             report["attempt"] = number
-        self._progress.update(progress, [report for report in reports if self._is_new(report)])
+        self._progress.update(progress, reports)
         self._waiting.update(progress)
         if reports:
             self._reported(reports)
@@ -260,11 +263,6 @@ class Attempt:
         if chief is not None and chief.tensorboard:
             stays = "" if self._task.settings.log_dir else f" (its files stay in {chief.host}:{chief.log_dir})"
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
-
-    def _is_new(self, report: dict[str, Any]) -> bool:
-        """Whether no earlier attempt has reported the same epoch."""
-        epoch, number = (report["label"], report["epoch"]), report["attempt"]
-        return report["epoch"] is None or self._shown.setdefault(epoch, number) == number
 
     def _driver_results(self, run: Run) -> list[results.ResultRow]:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.driver.preflight import allocates_dynamically, check_slots, registered_slots
 from tfos_ml.errors import NotEnoughSlotsError, ReservationTimeoutError, TfosMlError
+from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,23 +17,6 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 3.0  # after a loss, for Spark to replace an executor
 WORTH_SECONDS = 10.0  # a larger cluster must save as many: a later fit on two executors begins in less
 POLL_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Position:
-    """The place of a checkpoint in a training."""
-
-    epoch: int  # number of completed epochs
-    step: int  # completed steps of the next one
-    steps: int  # of an epoch
-
-    @property
-    def epochs(self) -> float:
-        """Completed epochs, with the part of the next one."""
-        return self.epoch + self.step / max(1, self.steps)
-
-    def __str__(self) -> str:
-        return f"epoch {self.epoch + 1}, step {self.step}"
 
 
 class ClusterSize:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.driver.attempt import Attempt, AttemptFacts, LargerClusterError, RunResult
-from tfos_ml.driver.cluster_size import ClusterSize, Position
+from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.preflight import (
     allocates_dynamically,
     application,
@@ -21,9 +21,11 @@ from tfos_ml.driver.preflight import (
     idle_seconds,
 )
 from tfos_ml.driver.probe import check_executors
+from tfos_ml.driver.progress import Progress, draws_stages
 from tfos_ml.driver.restarts import RestartPolicy
 from tfos_ml.protocol.addresses import node_ports
 from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,45 +63,84 @@ def launch(
     began = time.monotonic()
     check_settings(spark)
     task = _of_session(task, spark, verbose)
-    tasks = task.template.size - task.first_rank
-    least = tasks if least is None else least - task.first_rank
-    size = ClusterSize(spark, tasks, least, task.reservation_timeout, profile)
-    policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
+    most = task.template.size - task.first_rank
+    least = most if least is None else least - task.first_rank
+    size = ClusterSize(spark, most, least, task.reservation_timeout, profile)
     tasks = size.next(None)
     check_executors(spark, tasks)
     checked = time.monotonic() - began
-    attempts: list[AttemptFacts] = []
-    shown: dict[Any, int] = {}
-    lost: errors.TfosMlError | None = None  # how the previous attempt has ended
-    while True:
-        attempt, began = None, time.monotonic()
-        try:
-            if lost is not None:
-                tasks = size.next(lost)
-                _tell_lost(size, tasks, lost, attempts[-1].saved)
-            settings = replace(task.settings, restart_count=len(attempts))
-            template = templates(tasks + task.first_rank) if templates else task.template
-            once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
-            attempt = Attempt(spark, once, profile, reported, size, shown)
-            result = attempt.run(rows(template), driver_program)
-            facts = AttemptFacts(template.size, attempt.saved, "", time.monotonic() - began)
-            return replace(result, template=template, attempts=(*attempts, facts), check_seconds=checked)
-        except LargerClusterError as larger:
-            nodes, why, lost = tasks, str(larger), None
-            tasks = size.grow(larger.size)
-            where = attempt.saved if attempt is not None else ""
-            logger.warning("Going on with %d of %d nodes from %s, because %s", tasks, size.most, where, larger)
-        except errors.TfosMlError as error:
-            has_progressed = attempt is not None and attempt.has_progressed
-            decision = policy.decide(error, has_progressed, size.can_start_smaller(error))
-            if not decision.restart:
-                raise _told_with_cause(error, lost) from error.__cause__ or lost
-            if decision.notice:
-                logger.warning("%s", decision.notice)
-            nodes, why, lost = tasks, f"{type(error).__name__}: {_first_line(error)}", error
-        before = attempts[-1].saved if attempts else None
-        saved = (attempt.saved if attempt is not None else None) or before
-        attempts.append(AttemptFacts(nodes + task.first_rank, saved, why, time.monotonic() - began))
+    progress = Progress(verbose, task.settings.epochs, draws_stages(spark))
+
+    def begin(tasks: int, number: int) -> tuple[Attempt, DataFrame]:
+        template = templates(tasks + task.first_rank) if templates else task.template
+        settings = replace(task.settings, restart_count=number)
+        once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
+        return Attempt(spark, once, profile, reported, size, progress), rows(template)
+
+    policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
+    with progress:
+        result = _Attempts(begin, size, policy).run(tasks, driver_program)
+    return replace(result, check_seconds=checked)
+
+
+class _Attempts:
+    """The attempts of one fit; ``begin(tasks, number)`` makes one, and the DataFrame of its rows."""
+
+    def __init__(
+        self, begin: Callable[[int, int], tuple[Attempt, DataFrame]], size: ClusterSize, policy: RestartPolicy
+    ):
+        self._begin, self._size, self._policy = begin, size, policy
+        self._ended: list[AttemptFacts] = []
+        self._lost: errors.TfosMlError | None = None  # how the last one has ended, if it has failed
+        self._position: Position | None = None  # how far that one was
+
+    def run(self, tasks: int, driver_program: bytes | None) -> RunResult:
+        """Begin with so many tasks, and go on until an attempt has trained to the end; raises the last failure."""
+        while True:
+            attempt, began = None, time.monotonic()
+            try:
+                if self._lost is not None:
+                    tasks = self._size.next(self._lost)
+                    self._tell_lost(tasks, self._lost)
+                attempt, rows = self._begin(tasks, len(self._ended))
+                result = attempt.run(rows, driver_program)
+                last = AttemptFacts(attempt.template.size, attempt.saved, "", time.monotonic() - began)
+                return replace(result, template=attempt.template, attempts=(*self._ended, last))
+            except LargerClusterError as larger:
+                assert attempt is not None
+                why, self._lost = str(larger), None
+                tasks = self._size.grow(larger.size)
+                where = attempt.saved
+                logger.warning("Going on with %d of %d nodes from %s, because %s", tasks, self._size.most, where, why)
+            except errors.TfosMlError as error:
+                self._decide(error, attempt)
+                why, self._lost = f"{type(error).__name__}: {_first_line(error)}", error
+            nodes = tasks if attempt is None else attempt.template.size
+            self._position = None if attempt is None else attempt.trained
+            saved = (attempt.saved if attempt is not None else None) or self._saved
+            self._ended.append(AttemptFacts(nodes, saved, why, time.monotonic() - began))
+
+    @property
+    def _saved(self) -> Position | None:
+        return self._ended[-1].saved if self._ended else None
+
+    def _decide(self, error: errors.TfosMlError, attempt: Attempt | None) -> None:
+        """Raise the failure of an attempt if none is to follow."""
+        has_progressed = attempt is not None and attempt.has_progressed
+        decision = self._policy.decide(error, has_progressed, self._size.can_start_smaller(error))
+        if not decision.restart:
+            raise _told_with_cause(error, self._lost) from error.__cause__ or self._lost
+        if decision.notice:
+            logger.warning("%s", decision.notice)
+
+    def _tell_lost(self, tasks: int, lost: errors.TfosMlError) -> None:
+        """Log why an elastic fit goes on, and with how many nodes."""
+        if not self._size.is_elastic:
+            return
+        known = [position for position in (self._position, self._saved) if position is not None]
+        at = f" It was lost at {max(known)} or later." if known else ""
+        where = self._saved or "the beginning"
+        logger.warning("%s%s Going on with %d of %d nodes from %s", _sentence(lost), at, tasks, self._size.most, where)
 
 
 def _of_session(task: NodeTask, spark: SparkSession, verbose: int) -> NodeTask:
@@ -117,15 +158,12 @@ def _of_session(task: NodeTask, spark: SparkSession, verbose: int) -> NodeTask:
     )
 
 
-def _tell_lost(size: ClusterSize, tasks: int, lost: errors.TfosMlError, saved: Position | None) -> None:
-    """Log why an elastic fit goes on, and with how many nodes."""
-    if size.is_elastic:
-        where = "the beginning" if saved is None else str(saved)
-        logger.warning("%s; going on with %d of %d nodes from %s", _first_line(lost), tasks, size.most, where)
-
-
 def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
+
+
+def _sentence(error: BaseException) -> str:
+    return _first_line(error).rstrip(".") + "."
 
 
 def _told_with_cause(error: errors.TfosMlError, lost: errors.TfosMlError | None) -> errors.TfosMlError:

@@ -10,9 +10,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.protocol.control_messages import NodeProgress
+from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tfos_ml.driver.control_server import ControlServer
 
 CLEAR_LINE = "\r\x1b[2K"
@@ -21,13 +25,17 @@ BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
 
 
 class Progress:
-    """Shows rows fed, epoch and metrics; with `shares_terminal` Spark draws a bar of its own on the terminal."""
+    """Shows rows fed, epoch, step and metrics of all attempts of a fit; a context manager around them.
 
-    def __init__(self, verbose: int, nodes: int, epochs: int, shares_terminal: bool = False):
+    With `shares_terminal` Spark draws a bar of its own on the terminal.
+    """
+
+    def __init__(self, verbose: int, epochs: int, shares_terminal: bool = False):
         self._verbose = verbose  # 0 shows nothing, 1 a progress bar, 2 a line per epoch and what the nodes print
-        self._nodes = nodes
-        self._count = f"{nodes} node{'s' if nodes > 1 else ''}"
         self._epochs = epochs
+        self._nodes, self._count = 0, ""
+        self._attempt = 0
+        self._reported_by: dict[tuple[str, int], int] = {}  # attempts by label and epoch; later ones report it again
         self._metrics: dict[str, str] = {}
         self._said: set[str] = set()
         self._bar: Any = None
@@ -37,7 +45,13 @@ class Progress:
             is_widget = any(c.__module__ == "tqdm.notebook" for c in tqdm.__mro__)
             if is_widget or (sys.stderr.isatty() and not shares_terminal):
                 self._bar = tqdm(total=epochs, bar_format=BAR_FORMAT, file=sys.stderr)
-                self._bar.set_description_str(f"Starting {self._count}")
+
+    def begin(self, nodes: int) -> None:
+        """Begin an attempt with so many nodes."""
+        self._nodes, self._count = nodes, f"{nodes} node{'s' if nodes > 1 else ''}"
+        self._attempt += 1
+        if self._bar is not None:
+            self._bar.set_description_str(f"Starting {self._count}")
 
     def update(self, progress: Mapping[int, NodeProgress], reports: Sequence[Mapping[str, Any]]) -> None:
         """Show the latest state of the nodes, and new metrics."""
@@ -45,11 +59,17 @@ class Progress:
             return
         rows = sum(known.rows for known in progress.values())
         for report in reports:
-            if report["shown"]:  # of the chief and the evaluator, as in TFModel.summary.history
+            if report["shown"] and self._is_new(report):  # of the chief and the evaluator, as in summary.history
                 self._show_report(report)
         if self._bar is not None and progress:
             self._bar.set_description_str(self._stage(progress), refresh=False)
-            self._bar.set_postfix({"rows": f"{rows:,}", **self._metrics}, refresh=True)
+            step = {"step": f"{at.step:,}/{at.steps:,}"} if (at := _position(progress)) else {}
+            self._bar.set_postfix({"rows": f"{rows:,}", **step, **self._metrics}, refresh=True)
+
+    def _is_new(self, report: Mapping[str, Any]) -> bool:
+        """Whether no earlier attempt has reported the same epoch."""
+        epoch = report["epoch"]
+        return epoch is None or self._reported_by.setdefault((report["label"], epoch), self._attempt) == self._attempt
 
     def say(self, line: str) -> None:
         """Show a line of its own, once."""
@@ -74,7 +94,7 @@ class Progress:
             print(CLEAR_LINE + line if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
 
     def _stage(self, progress: Mapping[int, NodeProgress]) -> str:
-        if self._metrics:
+        if _position(progress) or (self._metrics and self._attempt == 1):
             return "Training"
         if len(progress) < self._nodes or not any(known.rows for known in progress.values()):
             return f"Starting {self._count}"
@@ -92,14 +112,26 @@ class Progress:
             values = " - ".join(f"{name}: {value:.4g}" for name, value in report["metrics"].items())
             self._print(f"Epoch {epoch + 1}/{self._epochs} [{report['label']}] {values}")
 
-    def close(self, succeeded: bool) -> None:
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Leave the last state on the screen."""
         if self._bar is not None:
-            self._bar.set_description_str("Trained" if succeeded else "Failed", refresh=False)
-            if succeeded:
+            self._bar.set_description_str("Failed" if kind else "Trained", refresh=False)
+            if not kind:
                 self._bar.n = self._epochs
             self._bar.refresh()
             self._bar.close()
+
+
+def _position(progress: Mapping[int, NodeProgress]) -> Position | None:
+    return next((known.trained for known in progress.values() if known.trained), None)
+
+
+def draws_stages(spark: SparkSession) -> bool:
+    """Whether Spark draws a bar of its own on the terminal."""
+    return not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
 
 
 class OutputPrinter:

@@ -18,6 +18,7 @@ from tfos_ml.keras.layer_state import LayerState
 from tfos_ml.keras.metric_sums import MetricSums, numbers
 from tfos_ml.keras.training_data import TrainingData
 from tfos_ml.keras.worker_group import Array, WorkerGroup
+from tfos_ml.protocol.position import Position
 from tfos_ml.worker.global_batches import GlobalBatches
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ CHIEF_ONLY = (
     keras.callbacks.RemoteMonitor,
     *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
+TELL_SECONDS = 1.0
 _QUIET = (*CHIEF_ONLY, keras.callbacks.History, keras.callbacks.ProgbarLogger, keras.callbacks.EarlyStopping)
 
 
@@ -133,6 +135,25 @@ class EpochStartSync(keras.callbacks.Callback):
             self._state.ends_early = self.model.stop_training = False
         logs.update(self._state.replaced)
         logs.update({f"val_{name}": value for name, value in self._state.replaced_in_test.items()})
+
+
+class TellPosition(keras.callbacks.Callback):
+    """Tells the driver how far the training is, at most once a second."""
+
+    def __init__(self, state: EpochState, note_position: Callable[[Position, bool], None]):
+        super().__init__()
+        self._state, self._note_position = state, note_position
+        self._epoch, self._told = 0, 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if time.monotonic() - self._told > TELL_SECONDS:
+            self._told = time.monotonic()
+            data = self._state.data
+            step = min(data.first_step + batch + 1, data.train.steps)
+            self._note_position(Position(self._epoch, step, data.train.steps), False)
 
 
 class EpochEndSync(keras.callbacks.Callback):

@@ -32,6 +32,7 @@ from tfos_ml.keras.training_state import (
 from tfos_ml.keras.weights_file import WeightsFile
 from tfos_ml.keras.worker_group import Array, WorkerGroup
 from tfos_ml.protocol.codec import decode, encode
+from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:
     from tfos_ml.worker.node_context import NodeContext
@@ -99,7 +100,7 @@ class StateStore:
         contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
         if not contents:
             if self._ctx.is_chief:
-                self._ctx.note_saved(0, 0, self._data.train.steps)
+                self._ctx.note_position(Position(0, 0, self._data.train.steps), is_saved=True)
             return None
         state = TrainingState.from_files(contents)
         self._check(state)
@@ -129,7 +130,7 @@ class StateStore:
             )
 
     def _tell_saved(self, state: TrainingState) -> None:
-        self._ctx.note_saved(state.epoch, state.step, self._data.train.steps)
+        self._ctx.note_position(Position(state.epoch, state.step, self._data.train.steps), is_saved=True)
 
     def save_within_epoch(self, epoch: int, step: int, seconds: float) -> None:
         """Save the state after some steps of an epoch, which has taken so many seconds."""

@@ -21,7 +21,15 @@ from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
 from tfos_ml.keras.batch_statistics import is_batch_normalization
-from tfos_ml.keras.callbacks import EpochEndSync, EpochStartSync, EpochState, Resumed, acts_on_batches, runs_here
+from tfos_ml.keras.callbacks import (
+    EpochEndSync,
+    EpochStartSync,
+    EpochState,
+    Resumed,
+    TellPosition,
+    acts_on_batches,
+    runs_here,
+)
 from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules
 from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.finite_weights import WeightWatch
@@ -231,6 +239,7 @@ class _Training:
             wait_saved=self._store.wait,
             elapsed=0.0 if state is None else state.elapsed,
         )
+        tells = [TellPosition(epochs, self._ctx.note_position)] if self._ctx.is_chief else []
         resume, has_cardinality = [], True
         if state is not None:
             resume = [Resume(self._model, self._callbacks, state)]
@@ -249,6 +258,7 @@ class _Training:
                     EpochStartSync(epochs, layer_state, stops_on_nan),
                     *self._callbacks.values(),
                     *resume,
+                    *tells,
                     closing,
                 ],
                 validation_data=self._data.dataset("validation") if self._data.validation.total else None,

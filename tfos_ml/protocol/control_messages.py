@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, get_args
 from msgspec import field
 
 from tfos_ml.protocol.codec import Struct
+from tfos_ml.protocol.position import Position
 from tfos_ml.protocol.shutdown_timeouts import Limit
 
 A = TypeVar("A")
@@ -59,7 +60,8 @@ class NodeProgress(Struct, frozen=True):
     works_on: WorksOn | None = None  # set on a worker that still works after the chief
     # seconds since its process ended in a way that may be the consequence of another node's end
     broken_for: float | None = None
-    saved: tuple[int, int, int] | None = None  # completed epochs, steps of the next, and steps of an epoch
+    trained: Position | None = None  # how far a KerasEstimator had come a moment ago
+    saved: Position | None = None  # of its last checkpoint
 
 
 class FeedSegment(Struct, frozen=True):

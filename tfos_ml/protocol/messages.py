@@ -14,6 +14,7 @@ from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.position import Position
 from tfos_ml.protocol.settings import NodeSettings
 
 # From the supervisor
@@ -207,12 +208,11 @@ class Checkpoint(Struct, frozen=True):
     time: float
 
 
-class Saved(Struct, frozen=True):
-    """A checkpoint of KerasEstimator is complete."""
+class Trained(Struct, frozen=True):
+    """How far a KerasEstimator has come, or what its last complete checkpoint holds."""
 
-    epoch: int  # number of completed epochs
-    step: int  # completed steps of the next one
-    steps: int  # of an epoch
+    position: Position
+    is_saved: bool
 
 
 class Exported(Struct, frozen=True):
@@ -233,6 +233,6 @@ class Returned(Struct, frozen=True):
 
 FromWorker: TypeAlias = (
     Heartbeat | Reading | ChunkReleased | ChunkRead | SegmentRead | RowsTaken | Answers | ReleasePort | BarrierReached
-    | Report | LogLine | Summary | Checkpoint | Saved | Exported | Results | Returned | Failure
+    | Report | LogLine | Summary | Checkpoint | Trained | Exported | Results | Returned | Failure
 )  # fmt: skip
 Message: TypeAlias = ToWorker | FromWorker

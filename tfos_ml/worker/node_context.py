@@ -14,6 +14,7 @@ from tfos_ml.data.spool import room_for
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.pickling import pickle_value
+from tfos_ml.protocol.position import Position
 from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.dataset import make_dataset
 from tfos_ml.worker.inbox import Inbox
@@ -462,9 +463,9 @@ class NodeContext:
         """Make the supervisor send an exported checkpoint; for tfos_ml itself."""
         self._exports.send_checkpoint(path, epoch, metrics)
 
-    def note_saved(self, epoch: int, step: int, steps: int) -> None:
-        """Tell the driver of a complete checkpoint; for tfos_ml itself, from any thread."""
-        self._channel.send(messages.Saved(epoch, step, steps))
+    def note_position(self, position: Position, is_saved: bool) -> None:
+        """Tell the driver how far the training, or a complete checkpoint, is; for tfos_ml itself, from any thread."""
+        self._channel.send(messages.Trained(position, is_saved))
 
     def close(self, value: Any = None) -> None:
         """Send the results of feeds and, if wanted, the return value of the train function; called by tfos_ml."""
