@@ -263,6 +263,7 @@ def worker_context(data, rank, size, shuffle, directory):
         prepare_export=prepare_export,
         served=served,
         log=logs.append,
+        note_position=lambda position, is_saved: None,
     )
 
 

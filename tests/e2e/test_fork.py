@@ -65,6 +65,7 @@ def test_without_a_server_every_node_is_started_by_its_supervisor(spark, tmp_pat
     assert all(node["parent"] == node["supervisor"] for node in fit(spark, tmp_path))
 
 
+@pytest.mark.chaos
 def test_a_fit_outlives_its_server_and_the_next_has_another(spark, tmp_path):
     before = fit(spark, tmp_path)
     assert sum(node["rows"] for node in fit(spark, tmp_path, lose_the_server)) == 40

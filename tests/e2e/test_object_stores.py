@@ -226,6 +226,7 @@ def check_no_model(store, place, error):
     assert_no_secret(caught.value)
 
 
+@pytest.mark.chaos
 def test_a_checkpoint_that_is_refused_does_not_count(spark, store):
     df, place = rows(spark), "state"
     store.fail(lambda method, path: method in ("PUT", "POST") and f"{place}/tfos_ml/epoch-00002" in path, 503)
@@ -271,6 +272,7 @@ def numbers(spark, count=1000):
     return spark.range(count).select("id", (F.col("id") % 3).alias("part"), F.col("id").cast("string").alias("text"))
 
 
+@pytest.mark.chaos
 def test_tfrecords(spark, store):
     save, load = tfrecord.save_as_tfrecords, lambda path: tfrecord.load_tfrecords(spark, path)
     path = "s3://bucket/records/whole"

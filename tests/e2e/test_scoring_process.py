@@ -188,7 +188,7 @@ def setting(any_spark):
 
 @pytest.mark.corner("One scoring process for all Python workers")
 @on(CLUSTER)
-@pytest.mark.parametrize("name", ["dense", "text"])
+@pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.chaos), "text"])
 def test_results_are_the_same_bit_for_bit(any_spark, setting, models, name):
     number = F.col("id").cast("float")
     df = any_spark.range(0, 5000, 1, 2).select(

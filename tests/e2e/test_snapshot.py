@@ -160,6 +160,7 @@ def test_a_second_fit_reads_and_says_what(spark, tmp_path, capfd):
         Pipeline(stages=stages).fit(df.where("id > 3"))
 
 
+@pytest.mark.chaos
 def test_a_search_writes_the_rows_of_its_fold_and_leaves_none_of_them(spark, tmp_path):
     df, cache = rows(spark).dropna().where("id <> 8").select("features", "label"), tmp_path / "cache"
 

@@ -13,7 +13,7 @@ from keras_programs import PROGRAMS, TRIED
 from keras_worker import CASES
 
 pytestmark = pytest.mark.slow
-IN_THREE = ["position_embedding", "moving_teacher", "convolutional", "idle_layers"]
+IN_THREE = ["convolutional", "idle_layers"]
 OFTEN = [  # each has something that no program of test_programs.py and no class in make test's part of test_zoo.py has
     "sgd_momentum_clipped",  # clipping by norm, weights of rows and validation rows, regularizers
     "lstm_masked_steps",
@@ -23,7 +23,7 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "tracker",  # a metric that is told of one number a step
     "evaluating",
 ]
-RING = ["ragged_input", "two_outputs"] if "ragged_input" in CASES else ["two_outputs"]
+RING = ["two_outputs"]
 RARE = [case for case in CASES if case not in {*OFTEN, *IN_THREE, *RING, *TRIED, *EXAMPLES, "shuffle"}]
 TOLD = {
     "local_statistics": "batchStatistics='local': 1 Batch",

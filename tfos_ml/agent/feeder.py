@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
+from tfos_ml.agent.task_input import polled
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import (
     Extents,
@@ -68,12 +69,15 @@ class Feeder(RowSource):
         self._train_bytes = 0
         self._complete = False
 
-    def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
-        """See :class:`RowSource`; raises ``FeedTimeoutError`` if rows have to wait too long for space."""
-        for batch in batches:
-            if batch is not None:
-                self.write(batch)
-            yield POLL_SECONDS if batch is None else 0.0
+    def feed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[float]:
+        """See :class:`RowSource`; raises ``FeedTimeoutError`` if rows have to wait too long for space.
+
+        A thread reads and checks the next batch while this one is written.
+        """
+        for checked in polled(map(self._checked, batches)):
+            if checked is not None:
+                self._write_checked(checked)
+            yield POLL_SECONDS if checked is None else 0.0
             deadline = time.monotonic() + self._timeout
             while not (self._is_terminated or self._has_room()):
                 if time.monotonic() > deadline:
@@ -95,7 +99,9 @@ class Feeder(RowSource):
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add the rows of one batch; raises as :meth:`RowChecks.kept`, or ``ShapeError`` or ``NoRoomError``."""
-        checked = self._checked(batch)
+        self._write_checked(self._checked(batch))
+
+    def _write_checked(self, checked: pa.RecordBatch) -> None:
         rows = checked
         if VALIDATION_COLUMN in rows.schema.names:
             marked = rows.column(VALIDATION_COLUMN)

@@ -213,7 +213,7 @@ class NodeRun:
 
     # RUN
 
-    def run(self, batches: Iterable[pa.RecordBatch | None]) -> None:
+    def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Read all rows, then watch until the process and all active nodes have ended.
 
         Raises ``NodeFailed`` if the node's state says so, and other errors of tfos_ml from what it uses.

@@ -212,7 +212,7 @@ class RowReceiver(RowSource):
 
     # For the supervisor
 
-    def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
+    def feed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[float]:
         """See :class:`RowSource`; ends when the driver has announced the end of the input.
 
         `batches` is empty, because the node's task has ended. Raises ``FeedTimeoutError`` if rows have waited for the

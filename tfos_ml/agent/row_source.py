@@ -39,10 +39,10 @@ class RowSource(Protocol):
         """Raise an error that occurred outside of :meth:`feed`."""
         return
 
-    def feed(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[float]:
+    def feed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[float]:
         """Write rows until there are no more, or the train function wants no more.
 
-        A batch of None means that the next one has not arrived yet. Yields whenever the supervisor may check its
+        Yields whenever the supervisor may check its
         process; the value is the number of seconds for which there is nothing to do.
         """
         ...

@@ -35,7 +35,7 @@ from tfos_ml.agent.spark_task import (
     task_info_of,
 )
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
-from tfos_ml.agent.task_input import checked_complete, polled
+from tfos_ml.agent.task_input import checked_complete
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.data import spool
 from tfos_ml.protocol.failure import Failure, NodeFailure
@@ -73,18 +73,18 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     yield from supervise(Supervisor(task, spark_task), _input_batches(task, batches, info.rank))
 
 
-def _input_batches(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> Iterable[pa.RecordBatch | None]:
+def _input_batches(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> Iterable[pa.RecordBatch]:
     """The rows of a node: Spark's, or those that it reads from a snapshot; none if it takes none."""
     if task.schema.columns and task.snapshot is None:
-        return polled(checked_complete(batches))
+        return checked_complete(batches)
     collections.deque(batches, maxlen=0)  # unless all rows are read, Spark ends this Python worker after the task
     if task.snapshot is None:
         return ()
-    return polled(SnapshotReader(task.snapshot, task.schema, task.template, rank))
+    return SnapshotReader(task.snapshot, task.schema, task.template, rank)
 
 
-def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
-    """Run a node from CLAIM to STOP. Takes rows (None while the next ones are not there yet), yields result rows.
+def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a node from CLAIM to STOP. Takes rows, yields result rows.
 
     Yields no rows if the node fails and the driver knows; raises ``NodeFailure`` if the driver cannot be reached.
     """
@@ -115,7 +115,7 @@ class Supervisor:
         self._timeline = Timeline()
         self._run: NodeRun | None = None
 
-    def lead(self, batches: Iterable[pa.RecordBatch | None]) -> Iterator[pa.RecordBatch]:
+    def lead(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Go through the phases up to RUN; any error becomes a ``NodeFailure`` that names the node."""
         try:
             self._check_first()

@@ -12,7 +12,6 @@ Every worker must begin the same operations in the same order.
 from __future__ import annotations
 
 import contextlib
-import math
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ import tensorflow as tf
 
 from tfos_ml.errors import ClusterConfigError, PortTakenError
 from tfos_ml.keras.all_to_all import AllToAll, PeerLostError, SilentWorkerError
+from tfos_ml.keras.joined_slices import JoinedSlices
 
 Array = np.ndarray[Any, Any]
 
@@ -193,26 +193,18 @@ class WorkerGroup:
         self, slices: dict[int, tf.IndexedSlices], weight: tf.Tensor, shapes: Sequence[tf.TensorShape]
     ) -> dict[int, tuple[tf.IndexedSlices, tf.Tensor]]:
         """The slices of all workers, in one exchange; and the largest number that a worker has."""
-        peers = self._peers
+        peers, form = self._peers, JoinedSlices(slices, shapes)
         assert peers is not None
-        arrays = [part.indices for part in slices.values()]
-        for i, part in slices.items():
-            values = tf.reshape(part.values, [-1, *shapes[i][1:]])
-            arrays.append(values * tf.cast(weight, values.dtype))
+        arrays = form.packed(weight)
 
         def exchange(*own: Array) -> list[Array]:
-            return joined_arrays(own, peers.all_gather)
+            return form.join(own, peers.all_gather)
 
         before = self._last if self._last is not None and self._last.graph is arrays[0].graph else None
         with tf.control_dependencies([] if before is None else [before]):
-            *joined, longest = tf.numpy_function(exchange, arrays, [a.dtype for a in arrays] + [tf.int64])
-        self._last = longest
-        slices_by_index = {}
-        for number, i in enumerate(slices):
-            indices = tf.ensure_shape(joined[number], [None])
-            values = tf.ensure_shape(joined[len(slices) + number], [None, *shapes[i][1:]])
-            slices_by_index[i] = tf.IndexedSlices(values, indices, tf.constant(shapes[i].as_list())), longest[number]
-        return slices_by_index
+            joined = tf.numpy_function(exchange, arrays, [*(a.dtype for a in arrays), tf.int64])
+        self._last = joined[-1]
+        return form.unpacked(joined)
 
     def _gather_slices(
         self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, longest: tf.Tensor, name: str
@@ -291,25 +283,6 @@ def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float,
 def _key(name: str, dtype: Any, shape: Any) -> int:
     """A number of 30 bits that is the same on every worker for the same operation."""
     return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFFFF
-
-
-def joined_arrays(own: Sequence[Array], all_gather: Callable[[Array], Array]) -> list[Array]:
-    """Concatenate each array over all workers (first dimensions may differ); also returns the longest of each.
-
-    All arrays are sent together: first their lengths, then their bytes.
-    """
-    counts = np.array([len(array) for array in own], np.int64)
-    gathered = all_gather(np.concatenate([np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (counts, *own)]))
-    parts: list[list[Array]] = [[] for _ in own]
-    lengths, at = [], 0
-    while at < len(gathered):
-        lengths.append(gathered[at : at + counts.nbytes].copy().view(np.int64))
-        at += counts.nbytes
-        for number, (array, length) in enumerate(zip(own, lengths[-1], strict=True)):
-            size = int(length) * array.itemsize * math.prod(array.shape[1:])
-            parts[number].append(gathered[at : at + size].copy().view(array.dtype).reshape(-1, *array.shape[1:]))
-            at += size
-    return [*map(np.concatenate, parts), np.max(lengths, axis=0)]
 
 
 def _first_block(joined: tuple[tf.IndexedSlices, tf.Tensor]) -> tf.IndexedSlices:

@@ -1,0 +1,92 @@
+"""Joins the gradients of embedding tables, which are slices, from all workers in one exchange.
+
+A model may have dozens of tables. So the slices of all tables travel as three arrays: the number of slices of each
+table, all indices, and all values. Values of another dtype are one more array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+Array = np.ndarray[Any, Any]
+
+
+class JoinedSlices:
+    """The slices of one step, by number of their variable, and those of all workers."""
+
+    def __init__(self, slices: Mapping[int, tf.IndexedSlices], shapes: Sequence[tf.TensorShape]):
+        self._slices, self._shapes = slices, shapes
+        dtypes = sorted({part.values.dtype.name for part in slices.values()})
+        self._by_dtype = [[i for i in slices if slices[i].values.dtype.name == dtype] for dtype in dtypes]
+        self._row_sizes = {i: math.prod(shapes[i].as_list()[1:]) for i in slices}
+
+    def packed(self, weight: tf.Tensor) -> list[tf.Tensor]:
+        """Counts, indices, and ``weight`` times the values, of this worker."""
+        counts = tf.stack([tf.shape(part.indices, tf.int64)[0] for part in self._slices.values()])
+        indices = tf.concat([tf.cast(part.indices, tf.int64) for part in self._slices.values()], 0)
+        arrays = []
+        for group in self._by_dtype:
+            flat = tf.concat([tf.reshape(self._slices[i].values, [-1]) for i in group], 0)
+            arrays.append(flat * tf.cast(weight, flat.dtype))
+        return [counts, indices, *arrays]
+
+    def join(self, own: Sequence[Array], all_gather: Callable[[Array], Array]) -> list[Array]:
+        """What :meth:`packed` has, of all workers; then the largest count that a worker has, for each table."""
+        sizes = [[self._row_sizes[i] if i in group else 0 for i in self._slices] for group in self._by_dtype]
+        return join(own, np.array([[1] * len(self._slices), *sizes], np.int64), all_gather)
+
+    def unpacked(self, joined: Sequence[tf.Tensor]) -> dict[int, tuple[tf.IndexedSlices, tf.Tensor]]:
+        """The slices of all workers in the form of :class:`tf.IndexedSlices`, and the largest count, by variable."""
+        counts, indices, *arrays, longest = (tf.ensure_shape(part, [None]) for part in joined)
+        numbers = [*self._slices]
+        counts_of = dict(zip(numbers, tf.unstack(counts, len(numbers)), strict=True))
+        longest_of = dict(zip(numbers, tf.unstack(longest, len(numbers)), strict=True))
+        indices_of = dict(zip(numbers, tf.split(indices, counts, num=len(numbers)), strict=True))
+        found = {}
+        for group, array in zip(self._by_dtype, arrays, strict=True):
+            ends = tf.stack([counts_of[i] * self._row_sizes[i] for i in group])
+            for i, flat in zip(group, tf.split(array, ends, num=len(group)), strict=True):
+                shape = self._shapes[i].as_list()
+                values = tf.reshape(flat, [-1, *shape[1:]])
+                own_indices = tf.cast(indices_of[i], self._slices[i].indices.dtype)
+                found[i] = tf.IndexedSlices(values, own_indices, tf.constant(shape)), longest_of[i]
+        return found
+
+
+def join(own: Sequence[Array], sizes: Array, all_gather: Callable[[Array], Array]) -> list[Array]:
+    """Join flat arrays of all workers, table by table.
+
+    `own` has the counts of slices by table, and then arrays; ``sizes[a, t]`` is the number of entries that array `a`
+    has for a slice of table `t`. Returns the sums of the counts, the arrays, and the largest counts.
+    """
+    gathered = all_gather(np.concatenate([array.view(np.uint8) for array in own]))
+    counts: list[Array] = []
+    parts: list[list[Array]] = []
+    at = 0
+    while at < len(gathered):
+        counts.append(gathered[at : at + own[0].nbytes].view(own[0].dtype))
+        at += own[0].nbytes
+        parts.append([])
+        for array, size in zip(own[1:], sizes, strict=True):
+            end = at + int(counts[-1] @ size) * array.itemsize
+            parts[-1].append(gathered[at:end].view(array.dtype))
+            at = end
+    by_worker = np.stack(counts)
+    joined = [_by_table([part[a] for part in parts], by_worker * size) for a, size in enumerate(sizes)]
+    return [by_worker.sum(0), *joined, by_worker.max(0)]
+
+
+def _by_table(parts: Sequence[Array], lengths: Array) -> Array:
+    """The parts of all workers, of shape ``(workers, tables)`` in `lengths`, ordered by table and then by worker."""
+    ends = lengths.cumsum(1)
+    pieces = [
+        part[end - length : end]
+        for table_ends, table_lengths in zip(ends.T.tolist(), lengths.T.tolist(), strict=True)
+        for part, end, length in zip(parts, table_ends, table_lengths, strict=True)
+    ]
+    return np.concatenate(pieces)
