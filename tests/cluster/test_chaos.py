@@ -67,7 +67,7 @@ def test_a_decommissioned_worker_ends_the_attempt_with_a_checkpoint(tmp_path):
         undisturbed = driver.run("keras", 3 * START_SECONDS, directory=str(tmp_path / "undisturbed")).result
         driver.begin("keras", directory=str(tmp_path), phase="steps", minClusterSize=1)
         assert wait_until((tmp_path / "trains").exists, 3 * START_SECONDS), driver.log()[-3000:]
-        leaving = next(filter(has_node, cluster.workers))
+        leaving = next(worker for worker in cluster.workers if worker.executors())
         leaving.process.send_signal(signal.SIGPWR)  # as Spark's decommission-worker.sh
         outcome = driver.outcome(3 * START_SECONDS)
     assert outcome.result, outcome

@@ -34,6 +34,11 @@ def test_text_has_the_last_values(summary):
     )
 
 
+def test_text_has_the_nodes_of_several_attempts(summary):
+    summary.attempts = [{"nodes": 3}, {"nodes": 1}]
+    assert "nodes=2, attempts=2, of 3, 1 nodes, epochs=3" in repr(summary)
+
+
 def test_notebooks_show_a_table_and_a_chart_for_each_metric(summary):
     root = ElementTree.fromstring(f"<div>{summary._repr_html_()}</div>")
     assert {row[0].text: row[1].text for row in root.find("table")}["steps"] == "45"

@@ -37,7 +37,7 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     Parameters
     ----------
     driver : dict of str to float
-        Times measured by the driver: "checks", "failed attempts" if there were any, "run", "model".
+        Times measured by the driver: "checks", "snapshot" if there is one, "run", "model".
     result : RunResult
         The result of the run.
     """
@@ -46,11 +46,10 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
     export = min(chief.get("export_seconds", 0.0), node["training"])
     tracing = min(chief.get("tracing_seconds", 0.0), node["training"] - export)
     around_job = driver["run"] - result.check_seconds - result.job_seconds
-    failed = driver.get("failed attempts", 0.0) + (around_job if result.restarts else 0.0)
     phases = {
         "checks": driver["checks"] + result.check_seconds,
         **({"snapshot": driver["snapshot"]} if "snapshot" in driver else {}),
-        **({"failed attempts": failed} if failed else {}),
+        **({"failed attempts": around_job} if result.restarts else {}),
         "job": result.job_seconds - sum(node.values()),  # Spark's scheduling, and the way of the results
         **{phase: spent for phase, spent in node.items() if phase not in ("rows", "training")},
         "rows": node["rows"],

@@ -37,9 +37,10 @@ class TrainingSummary:
     warnings : list of str
         What a KerasEstimator warned of.
     timeline : dict of str to float
-        Seconds of each phase of ``fit``, in order: "checks" (before the job), "job" (Spark's scheduling), "process"
-        (the chief's starts), "meeting" (of the nodes), "rows" (until the last has arrived), "tracing" (of a Keras
-        model's step by TensorFlow), "training" (the rest), "export" and "return". Their sum is the time of ``fit``.
+        Seconds of each phase of ``fit``, in order: "checks" (before the job), "snapshot" (with ``cacheDir``), "failed
+        attempts" (all but the last), "job" (Spark's scheduling), "process" (the chief's starts), "meeting" (of the
+        nodes), "rows" (until the last has arrived), "tracing" (of a Keras model's step by TensorFlow), "training" (the
+        rest), "export" and "return". Their sum is the time of ``fit``.
     attempts : list of dict
         The attempts of the fit, in order: how many ``nodes`` it had; its last checkpoint known to the driver, ``epoch``
         (completed) and ``step`` of the next one, or None; why it ``ended``, empty for the last; and its ``seconds``.
@@ -97,6 +98,7 @@ class TrainingSummary:
             "skippedRows": f"{self.skippedRows:,}" if self.skippedRows else "",
             "seconds": f"{self.seconds:.1f}",
             "nodes": str(len(self.nodes)),
+            "attempts": _attempts(self.attempts) if len(self.attempts) > 1 else "",
             "epochs": str(max(map(len, self.history.values()), default=0)),
             "steps": "" if self.steps is None else f"{self.steps:,}",
             **{name: f"{values[-1]:.4g}" for name, values in self.history.items() if values},
@@ -144,3 +146,8 @@ class TrainingSummary:
                 axes.plot(range(1, len(values) + 1), values, marker=".", label=name)
             axes.legend()
         return figure
+
+
+def _attempts(attempts: list[dict[str, Any]]) -> str:
+    """How many there were, and their numbers of nodes."""
+    return f"{len(attempts)}, of {', '.join(str(attempt['nodes']) for attempt in attempts)} nodes"
