@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 Array = np.ndarray[Any, Any]
+Gather: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
 
 
 class JoinedSlices:
@@ -35,7 +36,7 @@ class JoinedSlices:
             arrays.append(flat * tf.cast(weight, flat.dtype))
         return [counts, indices, *arrays]
 
-    def join(self, own: Sequence[Array], all_gather: Callable[[Array], Array]) -> list[Array]:
+    def join(self, own: Sequence[Array], all_gather: Gather) -> list[Array]:
         """What :meth:`packed` has, of all workers; then the largest count that a worker has, for each table."""
         sizes = [[self._row_sizes[i] if i in group else 0 for i in self._slices] for group in self._by_dtype]
         return join(own, np.array([[1] * len(self._slices), *sizes], np.int64), all_gather)
@@ -58,24 +59,23 @@ class JoinedSlices:
         return found
 
 
-def join(own: Sequence[Array], sizes: Array, all_gather: Callable[[Array], Array]) -> list[Array]:
+def join(own: Sequence[Array], sizes: Array, all_gather: Gather) -> list[Array]:
     """Join flat arrays of all workers, table by table.
 
     `own` has the counts of slices by table, and then arrays; ``sizes[a, t]`` is the number of entries that array `a`
-    has for a slice of table `t`. Returns the sums of the counts, the arrays, and the largest counts.
+    has for a slice of table `t`. `all_gather` returns the bytes of each worker. Returns the sums of the counts, the
+    arrays, and the largest counts.
     """
-    gathered = all_gather(np.concatenate([array.view(np.uint8) for array in own]))
     counts: list[Array] = []
     parts: list[list[Array]] = []
-    at = 0
-    while at < len(gathered):
-        counts.append(gathered[at : at + own[0].nbytes].view(own[0].dtype))
-        at += own[0].nbytes
+    for message in all_gather(own):
+        counts.append(message[: own[0].nbytes].view(own[0].dtype))
         parts.append([])
+        start = own[0].nbytes
         for array, size in zip(own[1:], sizes, strict=True):
-            end = at + int(counts[-1] @ size) * array.itemsize
-            parts[-1].append(gathered[at:end].view(array.dtype))
-            at = end
+            end = start + int(counts[-1] @ size) * array.itemsize
+            parts[-1].append(message[start:end].view(array.dtype))
+            start = end
     by_worker = np.stack(counts)
     joined = [_by_table([part[a] for part in parts], by_worker * size) for a, size in enumerate(sizes)]
     return [by_worker.sum(0), *joined, by_worker.max(0)]
