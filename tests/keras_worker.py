@@ -49,7 +49,10 @@ def token_data(every_step=False):
 
 
 def step_data():
-    return token_data(every_step=True)
+    """A label and a weight for each step."""
+    data = token_data(every_step=True)
+    weights = np.random.RandomState(7).uniform(0.2, 2, data["x"].shape).astype("f")
+    return {**data, "w": np.where(data["x"] > 0, weights, 0).astype("f")}
 
 
 def two_output_data():

@@ -114,7 +114,9 @@ def test_a_label_of_text_and_a_feature_of_text(keras, df, no_job):
     weights = df.withColumns({"a": F.lit("1"), "b": F.array(F.lit(1.0))})
     with pytest.raises(errors.ColumnTypeError, match="Weight column 'a' holds string; a weight is one number a row"):
         KerasEstimator(model=network(keras), weightCol="a").fit(weights)
-    with pytest.raises(errors.ColumnTypeError, match="Weight column 'b' holds arrays; a weight is one number a row"):
+    with pytest.raises(
+        errors.ColumnTypeError, match=r"'b' holds arrays of 1 level\(s\); a weight is one number a row\."
+    ):
         KerasEstimator(model=network(keras), weightCol="b").fit(weights)
     with pytest.raises(errors.ColumnNotFoundError, match="no label column"):
         KerasEstimator(model=network(keras)).fit(df.drop("label"))

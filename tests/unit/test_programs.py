@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from example_programs import EXAMPLES
+from example_programs import EXAMPLES, hub
 from keras_processes import check, train
 
 # Plain Keras warns if the dicts of inputs differ in their order.
@@ -17,6 +17,11 @@ OFTEN = [  # each has something that no case of test_exactness.py has
     "wasserstein_gan",  # the gradient of a gradient, three updates a step
 ]
 ALL = {size: [*EXAMPLES] for size in (1, 2, 3)}
+LEFT_OUT = [
+    pytest.param(case, marks=pytest.mark.skip("keras-hub is not installed"))
+    for case in hub.PROGRAMS
+    if case not in EXAMPLES
+]
 
 
 def trained(cases_by_size, directory):
@@ -44,6 +49,6 @@ def test_two_workers_end_like_plain_keras(on_two, case):
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("case", EXAMPLES)
+@pytest.mark.parametrize("case", [*EXAMPLES, *LEFT_OUT])
 def test_any_number_of_workers_ends_like_plain_keras(on_any, case):
     check(on_any, ALL, case)

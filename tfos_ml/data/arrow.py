@@ -239,7 +239,7 @@ def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0, shape: Row
 def _fill(spec: ColumnSpec, pad_value: float) -> Any:
     if spec.is_text:
         return "" if spec.dtype == "string" else b""
-    return pad_value
+    return 0 if spec.role == "weight" else pad_value  # padding does not count
 
 
 def _dense(array: pa.Array, shape: RowShape, fill: Any) -> Array:

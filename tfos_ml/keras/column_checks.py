@@ -40,11 +40,7 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
                 "with pyspark.ml.feature.StringIndexer."
             )
     for spec in weights:
-        if spec.is_text or spec.ndim:
-            held = "arrays" if spec.ndim else spec.dtype
-            raise errors.ColumnTypeError(
-                f"Weight column '{spec.column}' holds {held}; a weight is one number a row. Cast it, or choose another."
-            )
+        _check_weight(spec, [label for label in labels if label.name == spec.name] or labels)
     if description.outputs is None:
         return
     _check_names("label", labels if columns.named_labels else [], description.outputs)
@@ -57,6 +53,20 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     for spec in labels:
         name = spec.name if columns.named_labels else next(iter(description.outputs))
         check_label(spec, (None,) * spec.ndim, name, description)
+
+
+def _check_weight(spec: ColumnSpec, labels: list[ColumnSpec]) -> None:
+    """Raise ``ColumnTypeError`` unless the column has a number a row, or one for each position of its labels."""
+    levels = min((label.ndim for label in labels), default=0)
+    if not spec.is_text and spec.ndim <= levels:
+        return
+    held = f"arrays of {spec.ndim} level(s)" if spec.ndim else spec.dtype
+    wanted = (
+        f"one number a row, or an array of at most {levels} level(s), as in the label" if levels else "one number a row"
+    )
+    raise errors.ColumnTypeError(
+        f"Weight column '{spec.column}' holds {held}; a weight is {wanted}. Cast it, or choose another."
+    )
 
 
 def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, description: ModelDescription) -> None:

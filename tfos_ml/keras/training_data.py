@@ -131,7 +131,8 @@ class TrainingData:
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
             labels[spec.name] = tf.TensorSpec((None, *shapes[i]), tf.as_dtype(spec.dtype))
-        weights = {name: tf.TensorSpec([None], tf.float32) for name in self._weight_names(train)}
+        kept = {self._schema.columns[i].name: shapes[i] for i in self._schema.of("weight")}
+        weights = {name: tf.TensorSpec((None, *kept.get(name, ())), tf.float32) for name in self._weight_names(train)}
         return self._element(inputs, labels, weights)
 
     def _weight_names(self, train: bool) -> list[str]:

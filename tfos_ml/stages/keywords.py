@@ -101,7 +101,7 @@ class TrainingKeywords(TypedDict, total=False):
 class TrainingAccessors(ParamsBase):
     def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; in TFEstimator the default column may be missing."""; return self._set_checked(labelCol=value)
     def getLabelCol(self) -> str: """Value of ``labelCol``."""; return self.getOrDefault("labelCol")
-    def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of row weights."""; return self._set_checked(weightCol=value)
+    def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of row weights; of arrays, if each position of the label has a weight."""; return self._set_checked(weightCol=value)
     def getWeightCol(self) -> str: """Value of ``weightCol``."""; return self.getOrDefault("weightCol")
     def setValidationIndicatorCol(self, value: str) -> Self: """Set ``validationIndicatorCol``: boolean column, true for validation rows, which are not trained on."""; return self._set_checked(validationIndicatorCol=value)
     def getValidationIndicatorCol(self) -> str: """Value of ``validationIndicatorCol``."""; return self.getOrDefault("validationIndicatorCol")
