@@ -169,6 +169,44 @@ class TestSource:
         assert again.evaluate(x, y, verbose=0) == [pytest.approx(105.0), pytest.approx(-35.0)]
         assert model.layers[0].function.__name__ == "<lambda>"
 
+    def test_a_class_with_a_compile_of_its_own_is_compiled_as_it_was(self, keras):
+        from tfos_ml.keras.model_source import source_of
+
+        @keras.saving.register_keras_serializable("tests")
+        class Filled(keras.Sequential):
+            """Compiles itself with defaults, as the tasks of KerasHub do."""
+
+            def __init__(self, *args, **options):
+                super().__init__(*args, **options)
+                self.compile()
+
+            def compile(self, optimizer="adam", loss="mse", **options):
+                super().compile(optimizer, loss, **options)
+
+        model = Filled([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.5, momentum=0.9), keras.losses.MeanAbsoluteError("sum"), metrics=["mse"])
+        x, y = np.ones((4, 4), "f"), np.ones((4, 1), "f")
+        model.fit(x, y, verbose=0)
+        again = source_of(model).build()
+        for _ in range(2):
+            expected = model.fit(x, y, verbose=0).history
+            assert again.fit(x, y, verbose=0).history == expected
+        assert again.optimizer.get_config() == model.optimizer.get_config()
+
+    def test_a_class_whose_compile_takes_more_than_a_file_has_is_refused(self, keras):
+        from tfos_ml.keras.model_source import source_of
+
+        class Sampled(keras.Sequential):
+            def compile(self, *args, sampler="greedy", **options):
+                super().compile(*args, **options)
+
+        model = Sampled([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", sampler="top")
+        with pytest.raises(
+            ModelError, match=r"Sampled.compile has arguments of its own, \['sampler'\].*Pass a function"
+        ):
+            source_of(model)
+
     def test_model_that_cannot_be_serialised_is_refused_with_the_way_out(self, sequential, keras):
         from tfos_ml.keras.model_source import save_instance
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -53,7 +54,10 @@ class ModelSource:
                     with warnings.catch_warnings():
                         # An optimizer that has not trained yet has nothing to load.
                         warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+                        warnings.filterwarnings("ignore", r"`compile\(\)` was not called")
                         model = keras.saving.load_model(path)
+                        if _has_own_compile(model):
+                            self._compile(model, path)
                 except (TypeError, ValueError, AttributeError, ImportError) as error:
                     raise ModelError(
                         "The nodes cannot load the model: "
@@ -64,12 +68,57 @@ class ModelSource:
                 variable.assign(state)
             return model
 
+    def _compile(self, model: Any, path: str) -> None:
+        """Compile a model as it was saved, which Keras leaves to classes that have a ``compile`` of their own."""
+        import keras
+
+        assert self.archive is not None
+        given = _config(self.archive).get("compile_config")
+        if given is None:
+            return
+        arguments = keras.saving.deserialize_keras_object(given)
+        takes = inspect.signature(model.compile).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
+            arguments = {name: value for name, value in arguments.items() if name in takes}
+        model.compile(**arguments)
+        if model.optimizer is not None and model.built:
+            model.optimizer.build(model.trainable_variables)
+            model.load_weights(path)  # with the state of the optimizer
+
+
+def _has_own_compile(model: Any) -> bool:
+    """Whether Keras loads a model of this class without what it was compiled with."""
+    import keras
+
+    of, base = type(model), keras.Model
+    return of.compile is not base.compile and of.compile_from_config is base.compile_from_config
+
+
+def _check_compile(model: Any) -> None:
+    """Raise ``ModelError`` if a file of the model would not have all that it was compiled with."""
+    import keras
+
+    if not (hasattr(model, "compile_from_config") and _has_own_compile(model)):
+        return
+    known = inspect.signature(keras.Model.compile).parameters
+    own = inspect.signature(type(model).compile).parameters
+    more = [name for name, p in own.items() if name not in known and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    if more:
+        name = type(model).__name__
+        raise ModelError(
+            f"{name}.compile has arguments of its own, {more}, and no file of the model has their values. Pass a "
+            "function that builds and compiles the model, KerasEstimator(model=make_model), or give the class the "
+            "methods get_compile_config and compile_from_config."
+        )
+
 
 def source_of(model: Any) -> ModelSource:
-    """A model for other processes; does not change the model. Raises as :func:`save_instance`.
+    """A model for other processes; does not change the model.
 
     Lambdas are pickled: Keras would save their code without the objects that it refers to, and would not load it.
+    Raises as :func:`save_instance`, and ``ModelError`` if the file would not have all that the model was compiled with.
     """
+    _check_compile(model)
     lambdas = {f"tfos_ml_lambda_{i}": function for i, function in enumerate(_lambdas(model))}
     try:
         for name, function in lambdas.items():
@@ -121,9 +170,12 @@ def save_instance(model: Any) -> bytes:
 def is_all_keras(source: ModelSource) -> bool:
     """Whether a ``.keras`` file names only classes and functions of Keras."""
     assert source.archive is not None
-    with zipfile.ZipFile(io.BytesIO(source.archive)) as files:
-        config = json.loads(files.read("config.json"))
-    return _all_keras(config)
+    return _all_keras(_config(source.archive))
+
+
+def _config(archive: bytes) -> Any:
+    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+        return json.loads(files.read("config.json"))
 
 
 def _all_keras(value: Any) -> bool:
