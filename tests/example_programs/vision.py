@@ -90,7 +90,12 @@ def frozen_base(trains_base=False):
 
     layers = keras.layers
     base = keras.Sequential(
-        [layers.Input((8, 8, 3)), layers.Conv2D(4, 3), layers.BatchNormalization(), layers.Activation("relu")],
+        [
+            layers.Input((8, 8, 3)),
+            layers.Conv2D(4, 3, use_bias=False),  # Adam would scale up the gradient of a bias, which is rounding
+            layers.BatchNormalization(),
+            layers.Activation("relu"),
+        ],
         name="base",
     )
     base.trainable = trains_base
