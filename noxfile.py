@@ -160,6 +160,16 @@ def connect_client(session: nox.Session) -> None:
     run_tests(session, "connect-client", "tests/e2e/test_connect_client.py", TFOS_ML_CLIENT_PYTHON=python)
 
 
+@nox.session(python=interpreter("3.13"))
+def kerashub(session: nox.Session) -> None:
+    """Programs on KerasHub, whose TensorFlow Text takes one release of TensorFlow only."""
+    install(session, "keras-hub", "mlflow", "pyspark", "tensorflow")
+    chosen = ["-m", "chaos or not chaos", "-k", "kerashub", "tests/unit/test_programs.py"]
+    chosen.append("tests/e2e/test_example_programs.py")
+    report = Path(session.create_tmp()).resolve() / "kerashub.json"
+    run_tests(session, "kerashub", *chosen, TFOS_ML_CORNER=str(report))
+
+
 @nox.session(python=interpreter("3.11"))
 @nox.parametrize("spark", ["pyspark==4.0.1", "pyspark-client==4.0.1"])
 def beside(session: nox.Session, spark: str) -> None:

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import pyarrow as pa
 import zoo
-from example_programs import EXAMPLES
+from example_programs import EXAMPLES, hub
 from keras_layers import LAYERS
 from keras_programs import PROGRAMS, TRIED
 
@@ -150,6 +150,7 @@ CASES = {
     **PROGRAMS,
     **TRIED,
     **EXAMPLES,
+    **hub.PROGRAMS,
 }
 if tuple(map(int, metadata.version("keras").split(".")[:2])) < (3, 9):  # whose inputs are never ragged
     del CASES["ragged_input"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from example_programs import generative, hub, sequences, similarity, tables, vision
+from example_programs import generative, sequences, similarity, tables, vision
 
 EXAMPLES = {
     **tables.PROGRAMS,
@@ -10,5 +10,4 @@ EXAMPLES = {
     **sequences.PROGRAMS,
     **generative.PROGRAMS,
     **similarity.PROGRAMS,
-    **(hub.PROGRAMS if hub.IS_INSTALLED else {}),
 }

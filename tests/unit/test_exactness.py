@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from example_programs import EXAMPLES
+from example_programs import EXAMPLES, hub
 from keras_layers import LAYERS
 from keras_processes import check, plain_fit, train
 from keras_programs import PROGRAMS, TRIED
@@ -24,7 +24,8 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "evaluating",
 ]
 RING = ["two_outputs"]
-RARE = [case for case in CASES if case not in {*OFTEN, *IN_THREE, *RING, *TRIED, *EXAMPLES, "shuffle"}]
+ELSEWHERE = {*EXAMPLES, *hub.PROGRAMS}
+RARE = [case for case in CASES if case not in {*OFTEN, *IN_THREE, *RING, *TRIED, *ELSEWHERE, "shuffle"}]
 TOLD = {
     "local_statistics": "batchStatistics='local': 1 Batch",
     "rmse_metric": "Metrics ['rmse'] cannot be combined",

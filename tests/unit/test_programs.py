@@ -17,11 +17,7 @@ OFTEN = [  # each has something that no case of test_exactness.py has
     "wasserstein_gan",  # the gradient of a gradient, three updates a step
 ]
 ALL = {size: [*EXAMPLES] for size in (1, 2, 3)}
-LEFT_OUT = [
-    pytest.param(case, marks=pytest.mark.skip("keras-hub is not installed"))
-    for case in hub.PROGRAMS
-    if case not in EXAMPLES
-]
+ON_KERASHUB = {size: [*hub.PROGRAMS] for size in (1, 2, 3)}
 
 
 def trained(cases_by_size, directory):
@@ -42,6 +38,11 @@ def on_any(tmp_path_factory):
     return trained(ALL, tmp_path_factory.mktemp("all"))
 
 
+@pytest.fixture(scope="module")
+def on_kerashub(tmp_path_factory):
+    return trained(ON_KERASHUB, tmp_path_factory.mktemp("kerashub"))
+
+
 @pytest.mark.parametrize("case", OFTEN)
 def test_two_workers_end_like_plain_keras(on_two, case):
     check(on_two, {2: OFTEN}, case)
@@ -49,6 +50,14 @@ def test_two_workers_end_like_plain_keras(on_two, case):
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("case", [*EXAMPLES, *LEFT_OUT])
+@pytest.mark.parametrize("case", EXAMPLES)
 def test_any_number_of_workers_ends_like_plain_keras(on_any, case):
     check(on_any, ALL, case)
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(not hub.IS_INSTALLED, reason="keras-hub is not installed")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("case", hub.PROGRAMS)
+def test_a_program_on_kerashub_ends_like_plain_keras(on_kerashub, case):
+    check(on_kerashub, ON_KERASHUB, case)

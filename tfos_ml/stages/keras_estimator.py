@@ -295,14 +295,14 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _files(self) -> dict[str, bytes]:
         source = self._source or ModelSource()
-        parts = (source.function, self._callbacks, self._objects(source))
+        parts = (source.function, self._callbacks, self._objects(source), source.seeds)
         files = {PROGRAM_FILE: pack_program("The model", source.function, parts, self._named_parts())}
         return files if source.archive is None else {**files, _MODEL_FILE: source.archive}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        function, self._callbacks, self._custom_objects = unpack_program(files[PROGRAM_FILE])
+        function, self._callbacks, self._custom_objects, seeds = unpack_program(files[PROGRAM_FILE])
         if function is not None or _MODEL_FILE in files:
-            self._source = ModelSource(archive=files.get(_MODEL_FILE), function=function)
+            self._source = ModelSource(archive=files.get(_MODEL_FILE), function=function, seeds=seeds)
 
     def _prediction_spec(self, description: ModelDescription) -> PredictionSpec:
         outputs = description.outputs
