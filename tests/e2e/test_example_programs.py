@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from example_programs import hub, tables, vision
+from keras_worker import masked_steps, step_data
 
 from tfos_ml import KerasEstimator, TFModel
 
@@ -141,6 +142,21 @@ def test_transfer_learning_in_two_fits(spark, tmp_path, size):
     whole.set_weights(head.get_weights())
     second = KerasEstimator(modelArgs={"trains_base": True}, initialWeights=exported, clusterSize=size, **fixed)
     check(second.fit(df), df, *plain(whole, x, y))
+
+
+@pytest.mark.chaos
+@SIZES
+def test_a_weight_for_each_word_of_rows_of_any_length(spark, size):
+    data = step_data()
+    x, y, w, lengths = (data[key] for key in ("x", "y", "w", "lengths"))
+    columns = {"featuresCol": "x", "labelCol": "y", "weightCol": "w"}
+    job = KerasEstimator(model=lambda: seeded(masked_steps), **columns, clusterSize=size, **FIXED)
+    rows = {name: [row[:n].tolist() for row, n in zip(data[name], lengths, strict=True)] for name in "xyw"}
+    fitted = job.fit(spark.createDataFrame(pd.DataFrame(rows)).coalesce(2))
+    history, _ = plain(seeded(masked_steps), x, y, sample_weight=w)
+    assert set(fitted.summary.history) == set(history)
+    for name, values in history.items():
+        np.testing.assert_allclose(fitted.summary.history[name], values, rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.chaos
