@@ -194,6 +194,13 @@ class TestRagged:
         first, second = ([[1, -1, -1], [2, 3, 4]], [0, 1]), ([[-1, -1], [5, 6]], [2, 3])
         assert [(x.tolist(), y.tolist()) for x, y in batches(found)] == [first, second] * 2
 
+    def test_padding_has_no_weight(self, make_store):
+        columns = [spec(name, role, "int64", 1) for name, role in (("x", "feature"), ("y", "label"), ("w", "weight"))]
+        store = make_store(FeedSchema(tuple(columns)), [self.LISTS] * 3, IDS, totals=[4])
+        (_, y, w), _ = batches(dataset(store, batch=2, seed=None, pad_value=-1))
+        assert y.tolist() == [[1, -1, -1], [2, 3, 4]]
+        assert w.tolist() == [[1, 0, 0], [2, 3, 4]]
+
 
 GIB = 1 << 30
 
