@@ -11,7 +11,7 @@ from keras_worker import masked_steps, step_data
 from tfos_ml import KerasEstimator, TFModel
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore:(?s).*The structure of `inputs` doesn't match:UserWarning"),
 ]
 SIZES = pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.chaos), 2])
