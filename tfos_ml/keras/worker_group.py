@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ClusterConfigError, PortTakenError
-from tfos_ml.keras.all_to_all import AllToAll, PeerLostError, SilentWorkerError
-from tfos_ml.keras.joined_slices import JoinedSlices
+from tfos_ml.keras.all_to_all import WHOLE_BYTES, AllToAll, PeerLostError, SilentWorkerError
+from tfos_ml.keras.joined_slices import Joined, JoinedSlices
 
 Array = np.ndarray[Any, Any]
 
@@ -158,10 +158,10 @@ class WorkerGroup:
         """``weight``, a float32 scalar, times each gradient, summed over all workers; the same on every worker.
 
         Gradients are tensors, ``IndexedSlices`` or None, of the same type on all workers. Dense ones are sent in flat
-        buckets of at most 32 MiB. Slices of all workers are concatenated, as one worker would have them for all rows;
-        slices at positions in `whole` have the same entries on all workers with rows, and are summed. `shapes` are
-        those of the variables. The last variables are sent first, since backpropagation computes their gradients
-        first.
+        buckets of at most 32 MiB, or together with slices if they are small. Slices of all workers are concatenated,
+        as one worker would have them for all rows; slices at positions in `whole` have the same entries on all workers
+        with rows, and are summed. `shapes` are those of the variables. The last variables are sent first, since
+        backpropagation computes their gradients first.
         """
         summed: list[Any] = [None] * len(gradients)
         dense = {}
@@ -171,39 +171,56 @@ class WorkerGroup:
                 slices[i] = gradient
             elif gradient is not None:
                 dense[i] = tf.ensure_shape(tf.convert_to_tensor(gradient), shapes[i])
-        for number, bucket in enumerate(_buckets(dict(reversed(dense.items())))):
-            flat = tf.concat([tf.reshape(dense[i], [-1]) for i in bucket], 0)
-            flat = self.all_reduce(flat * tf.cast(weight, flat.dtype), f"{name}-{number}")
+        buckets = _buckets(dict(reversed(dense.items())))
+        flats = [tf.concat([tf.reshape(dense[i], [-1]) for i in bucket], 0) for bucket in buckets]
+        flats = [flat * tf.cast(weight, flat.dtype) for flat in flats]
+        size = sum(flat.shape[0] * flat.dtype.size for flat in flats)
+        joins = bool(slices) and self._peers is not None and size * (self.size - 1) <= WHOLE_BYTES
+        if not joins:
+            flats = [self.all_reduce(flat, f"{name}-{number}") for number, flat in enumerate(flats)]
+        if slices and self._peers is not None:
+            joined, sums = self._joined_slices(slices, weight, shapes, flats if joins else [])
+            flats = sums if joins else flats
+        elif slices:
+            joined = self._gathered_slices(slices, weight, shapes, name)
+        for i in slices:
+            summed[i] = _sum_of_blocks(*joined[i], shapes[i]) if i in whole else joined[i][0]
+        for bucket, flat in zip(buckets, flats, strict=True):
             parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
             for i, part in zip(bucket, parts, strict=True):
                 summed[i] = tf.reshape(part, dense[i].shape)
-        if slices and self._peers is not None:
-            joined = self._joined_slices(slices, weight, shapes)
-            sums = {i: _first_block(joined[i]) if i in whole else joined[i][0] for i in slices}
-            return [sums.get(i, gradient) for i, gradient in enumerate(summed)]
-        if slices:
-            counts = tf.stack([tf.shape(part.indices)[0] for part in slices.values()])
-            longest = dict(zip(slices, tf.unstack(self.all_reduce(counts, f"{name}-slices", "Max")), strict=True))
-            for i, gradient in slices.items():
-                joined_here = self._gather_slices(gradient, weight, shapes[i], longest[i], f"slices-{i}")
-                summed[i] = _sum_of_blocks(joined_here, longest[i], shapes[i]) if i in whole else joined_here
         return summed
 
+    def _gathered_slices(
+        self, slices: dict[int, tf.IndexedSlices], weight: tf.Tensor, shapes: Sequence[tf.TensorShape], name: str
+    ) -> Joined:
+        """The slices of all workers, with TensorFlow's own operations."""
+        counts = tf.stack([tf.shape(part.indices)[0] for part in slices.values()])
+        longest = dict(zip(slices, tf.unstack(self.all_reduce(counts, f"{name}-slices", "Max")), strict=True))
+        return {
+            i: (self._gather_slices(part, weight, shapes[i], longest[i], f"slices-{i}"), longest[i])
+            for i, part in slices.items()
+        }
+
     def _joined_slices(
-        self, slices: dict[int, tf.IndexedSlices], weight: tf.Tensor, shapes: Sequence[tf.TensorShape]
-    ) -> dict[int, tuple[tf.IndexedSlices, tf.Tensor]]:
-        """The slices of all workers, in one exchange; and the largest number that a worker has."""
+        self,
+        slices: dict[int, tf.IndexedSlices],
+        weight: tf.Tensor,
+        shapes: Sequence[tf.TensorShape],
+        dense: Sequence[tf.Tensor],
+    ) -> tuple[Joined, list[tf.Tensor]]:
+        """In one exchange the slices of all workers, with the largest number that a worker has, and dense sums."""
         peers, form = self._peers, JoinedSlices(slices, shapes)
         assert peers is not None
-        arrays = form.packed(weight)
+        arrays = form.packed(weight, dense)
 
         def exchange(*own: Array) -> list[Array]:
             return form.join(own, peers.all_gather)
 
         before = self._last if self._last is not None and self._last.graph is arrays[0].graph else None
         with tf.control_dependencies([] if before is None else [before]):
-            joined = tf.numpy_function(exchange, arrays, [*(a.dtype for a in arrays), tf.int64])
-        self._last = joined[-1]
+            joined = tf.numpy_function(exchange, arrays, [tf.int64, *(a.dtype for a in arrays)])
+        self._last = joined[0]
         return form.unpacked(joined)
 
     def _gather_slices(
@@ -285,13 +302,9 @@ def _key(name: str, dtype: Any, shape: Any) -> int:
     return zlib.crc32(f"{name}:{dtype.name}:{shape}".encode()) & 0x3FFFFFFF
 
 
-def _first_block(joined: tuple[tf.IndexedSlices, tf.Tensor]) -> tf.IndexedSlices:
-    slices, length = joined
-    return _sum_of_blocks(slices, tf.cast(length, tf.int32), slices.values.shape)
-
-
 def _sum_of_blocks(joined: tf.IndexedSlices, length: tf.Tensor, shape: tf.TensorShape) -> tf.IndexedSlices:
     """The sum of blocks of slices, one after another, each of the same `length` entries of a table."""
+    length = tf.cast(length, tf.int32)
     blocks = tf.reshape(joined.values, tf.stack([-1, length, *shape[1:]]))
     return tf.IndexedSlices(tf.reduce_sum(blocks, 0), joined.indices[:length], joined.dense_shape)
 
