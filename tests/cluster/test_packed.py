@@ -1,9 +1,10 @@
-"""Executors with what pyspark needs alone, and an archive of ``python -m tfos_ml pack`` with all the rest."""
+"""Executors with what pyspark needs alone, or without Python, and an archive of ``python -m tfos_ml pack``."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from elsewhere import interpreter_with
-from standalone import Standalone
+from standalone import SPARK_HOME, Standalone
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]  # 30 s of computing to pack, and 40 s for each first start
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,27 @@ curve = [m.value for m in mlflow.MlflowClient().get_metric_history(run.info.run_
 print(json.dumps({"where": [row.where for row in found], "loss": fitted.summary.history["loss"], "curve": curve,
                   "workers": len(fitted.summary.nodes), "scored": scored, "times": times}))
 spark.stop()
+"""
+
+
+# A host without Python: of what the tests' interpreter has, Spark alone is left.
+WITHOUT_PYTHON = """
+set -e
+spark=$1 kept=$2 environment=$3 interpreter=$4
+shift 4
+mount --bind "$spark" "$kept"
+mount -t tmpfs none "$environment"
+mount -t tmpfs none "$interpreter"
+mkdir -p "$spark"
+mount --bind "$kept" "$spark"
+for directory in /usr/lib/python3.*; do mount -t tmpfs none "$directory"; done
+for program in /usr/bin/python3.?? /usr/local/bin/python3.??; do
+  if [ -f "$program" ]; then mount --bind /dev/null "$program"; fi
+done
+for program in python python3 python3.10 python3.11 python3.12 python3.13; do
+  if "$program" -c pass; then echo "$program runs" && exit 1; fi
+done
+exec "$@"
 """
 
 
@@ -140,3 +162,20 @@ def test_spark_connect_with_tensorflow_cpu_that_pip_installs(cluster, tmp_path):
     archive = packed(tmp_path / "environment.tar.gz", "--fresh", "--add", "tensorflow-cpu")
     url = cluster.connect_server()
     assert_trained(*run(cluster, archive, tmp_path, {"spark.remote": url}), cluster)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or sys.base_prefix == "/usr", reason="needs root, and a Python of its own")
+def test_executors_without_any_python(tmp_path):
+    archive = packed(tmp_path / "environment.tar.gz", "--fresh", "--add", "tensorflow-cpu", "--with-python")
+    kept, directory = tmp_path / "kept", tmp_path / "cluster"
+    kept.mkdir()
+    directory.mkdir()
+    variables = {"PYTHONPATH": "", "PATH": f"{Path(shutil.which('java')).parent}:/usr/bin:/bin"}
+    host = [str(part) for part in (SPARK_HOME, kept, sys.prefix, sys.base_prefix)]
+    with Standalone(directory, workers=0, of_workers=variables) as cluster:
+        for address in ("127.0.0.2", "127.0.0.3"):
+            cluster.start_worker(address, prefix=["unshare", "--mount", "sh", "-c", WITHOUT_PYTHON, "sh", *host])
+        cluster.wait_for_workers()
+        settings = {**cluster.settings(), "spark.archives": f"{archive}#environment"}
+        python = {"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_DRIVER_PYTHON": sys.executable}
+        assert_trained(*run(cluster, archive, tmp_path, settings, **python), cluster)

@@ -70,6 +70,16 @@ def pack(tmp_path):
     return pack
 
 
+@pytest.fixture
+def tools(tmp_path) -> str:
+    """A search path with what the script of an archive calls, and no Python."""
+    directory = tmp_path / "tools"
+    directory.mkdir()
+    for tool in ("uname", "getconf", "dirname", "hostname"):
+        (directory / tool).symlink_to(f"/usr/bin/{tool}")
+    return str(directory)
+
+
 def run(archive: Path, directory: Path, *arguments: str, path: str = SYSTEM_PATH, **variables: str):
     """Run the Python of an archive where it is unpacked as Spark does it, with tar."""
     directory.mkdir()
@@ -113,6 +123,27 @@ def test_what_no_run_needs_is_left_out(site, pack, capsys):
     assert not [name for name in found if name.endswith("script")]
 
 
+@pytest.mark.skipif(sys.base_prefix == "/usr", reason="this Python is the system's")
+def test_an_archive_with_its_interpreter_runs_where_no_python_is(site, pack, tools, tmp_path, capsys):
+    archive = pack("--with-python")
+    assert f"With Python {HERE}, as the driver's, on {MACHINE} glibc 2." in capsys.readouterr().out
+    assert not [name for name in names(archive) if name.startswith(f"python/lib/python{HERE}/site-packages/")]
+    look = "import ctypes, sqlite3, ssl, subprocess, sys, tiny; print(sys.base_prefix); "
+    look += "subprocess.run([sys.executable, '-c', 'import ssl, tiny; print(tiny.VALUE)'], check=True)"
+    done = run(archive, tmp_path / "e", "-uc", look, path=tools)
+    assert done.stdout == f"{tmp_path / 'e' / 'python'}\n42\n", done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="the system has no Python")
+def test_the_interpreter_of_the_system_is_not_packed(site, tmp_path, capsys):
+    archive = tmp_path / "environment.tar.gz"
+    arguments = ["--extras", "", "--fresh", "--python", "/usr/bin/python3", "--with-python"]
+    assert main(["pack", str(archive), *arguments]) == 1
+    error = capsys.readouterr().err
+    assert re.match(r"PackedEnvironmentError: --with-python packs a Python in a directory .* is in /usr,", error)
+    assert not archive.exists()
+
+
 def test_packages_that_pip_installs_anew(site, pack, tmp_path, monkeypatch, capsys):
     wheels = tmp_path / "wheels"
     wheels.mkdir()
@@ -139,13 +170,9 @@ def test_packages_that_pip_installs_anew(site, pack, tmp_path, monkeypatch, caps
     ],
     ids=["machine", "glibc", "Python"],
 )
-def test_a_host_that_it_is_not_for(site, pack, tmp_path, tag, path, message):
+def test_a_host_that_it_is_not_for(site, pack, tools, tmp_path, tag, path, message):
     site.install("tiny", tag)
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for tool in ("uname", "getconf", "dirname", "hostname"):
-        (tools / tool).symlink_to(f"/usr/bin/{tool}")
-    done = run(pack(), tmp_path / "e", "-c", "pass", path=str(tools) if path == "no python" else path)
+    done = run(pack(), tmp_path / "e", "-c", "pass", path=tools if path == "no python" else path)
     assert done.returncode == 1
     assert re.search(message, done.stderr)
 

@@ -19,9 +19,11 @@ import tfos_ml
 from tfos_ml.common.packed import MANIFEST
 from tfos_ml.errors import DestinationError, PackedEnvironmentError
 from tfos_ml.pack.environment import files_of
+from tfos_ml.pack.interpreter import Interpreter, least_glibc
 
 GZIP_LEVEL = 4
 SUFFIXES = (".tar.gz", ".tgz")  # of what Spark unpacks on executors and takes from clients of Connect
+CARRIED = "Python"  # among the sizes of packages
 # What compilers, type checkers and tests of the packages read; TensorFlow requires libclang, and does not import it.
 _LEFT_OUT = re.compile(
     r"(^|/)(__pycache__|tests)/|^(tensorflow|pyarrow|numpy/_core)/include/|^(pyarrow/src|clang)/|\.(pyi|pyx|pxd|h|hpp|cc|cpp|a)$"
@@ -57,8 +59,16 @@ class Packed:
     by_package: Counter[str] = field(default_factory=Counter)
 
 
-def write(archive: Path, distributions: Sequence[metadata.Distribution], python: str, everything: bool) -> Packed:
+def write(
+    archive: Path,
+    distributions: Sequence[metadata.Distribution],
+    python: Interpreter,
+    carried: Sequence[tuple[str, Path]],
+    everything: bool,
+) -> Packed:
     """Write the archive, which is there as a whole or not at all.
+
+    `carried` are files of the interpreter; if there are none, executors need one.
 
     Raises
     ------
@@ -68,19 +78,24 @@ def write(archive: Path, distributions: Sequence[metadata.Distribution], python:
         If its packages are for machines of several kinds.
     """
     machine, glibc = _platform(distributions)
-    packed = Packed(python, machine, glibc)
+    if carried:
+        machine, glibc = machine or python.machine, max(glibc, least_glibc(path for _, path in carried))
+    packed = Packed(python.version, machine, str(glibc or ""))
     versions = {one.name: one.version for one in distributions}
-    manifest = {"python": python, "machine": machine, "glibc": glibc, "packages": versions}
+    manifest = {"python": packed.python, "machine": machine, "glibc": packed.glibc, "packages": versions}
     script = Path(__file__).with_name("python.sh").read_text()
-    for name, value in {"PYTHON": python, "MACHINE": machine, "GLIBC": glibc}.items():
+    for name, value in {"PYTHON": packed.python, "MACHINE": machine, "GLIBC": packed.glibc}.items():
         script = script.replace(f"@{name}@", value)
     partial = archive.with_name(f".{archive.name}.{os.getpid()}")
     try:
         with tarfile.open(partial, "w:gz", compresslevel=GZIP_LEVEL) as tar:
             _add_text(tar, MANIFEST, json.dumps({**manifest, "tfos_ml": tfos_ml.__version__}, indent=1), 0o644)
             _add_text(tar, "bin/python", script, 0o755)
+            for name, path in carried:
+                _add(tar, packed, name, path, CARRIED)
             for name, path, package in files_of(distributions):
-                _add(tar, packed, name, path, package, everything)
+                if everything or not _is_left_out(packed, name, path):
+                    _add(tar, packed, f"site-packages/{name}", path, package)
         packed.size = partial.stat().st_size
         os.replace(partial, archive)
     except OSError as error:
@@ -91,15 +106,20 @@ def write(archive: Path, distributions: Sequence[metadata.Distribution], python:
     return packed
 
 
-def _add(tar: tarfile.TarFile, packed: Packed, name: str, path: Path, package: str, everything: bool) -> None:
+def _is_left_out(packed: Packed, name: str, path: Path) -> bool:
+    """Whether no run needs the file; counts its bytes then."""
+    if not _LEFT_OUT.search(name):
+        return False
+    packed.left_out += path.stat().st_size if path.exists() else 0
+    return True
+
+
+def _add(tar: tarfile.TarFile, packed: Packed, name: str, path: Path, package: str) -> None:
     try:
         size = path.stat().st_size
     except FileNotFoundError:  # listed, and not there: what pip has compiled for another Python
         return
-    if _LEFT_OUT.search(name) and not everything:
-        packed.left_out += size
-        return
-    member = tar.gettarinfo(str(path), f"site-packages/{name}")
+    member = tar.gettarinfo(str(path), name)
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode |= 0o444  # of other users, as Spark's executors may be
@@ -119,8 +139,8 @@ def _add_text(tar: tarfile.TarFile, name: str, text: str, mode: int) -> None:
     tar.addfile(member, io.BytesIO(text.encode()))
 
 
-def _platform(distributions: Iterable[metadata.Distribution]) -> tuple[str, str]:
-    """Kind of machine and least glibc, as the distributions' own tags tell; empty if all are pure Python."""
+def _platform(distributions: Iterable[metadata.Distribution]) -> tuple[str, int]:
+    """Kind of machine and least glibc, as the distributions' own tags tell; empty and 0 if all are pure Python."""
     machines: dict[str, str] = {}
     minors = []
     for one in distributions:
@@ -133,4 +153,4 @@ def _platform(distributions: Iterable[metadata.Distribution]) -> tuple[str, str]
             "The packages are for machines of several kinds: "
             f"{', '.join(f'{name} for {machine}' for machine, name in machines.items())}. Pack with --fresh."
         )
-    return next(iter(machines), ""), str(max(minors)) if minors else ""
+    return next(iter(machines), ""), max(minors, default=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,16 +12,17 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 
 from tfos_ml.errors import DestinationError, PackedEnvironmentError, TfosMlError
-from tfos_ml.pack.archive import SUFFIXES, Packed, write
+from tfos_ml.pack.archive import CARRIED, SUFFIXES, Packed, write
 from tfos_ml.pack.environment import fresh, installed
+from tfos_ml.pack.interpreter import files_of_interpreter, interpreter
 
 DESCRIPTION = (
     "Pack TensorFlow, tfos_ml and what they need into one archive, with which executors run that have Spark and "
     "Python alone, and print how to use it."
 )
 EPILOG = (
-    "The executors need a Python of the same minor version. PySpark is not packed: Spark brings its own. Exit code 0: "
-    "packed; 1: not, and why."
+    "The executors need a Python of the same minor version, or --with-python. PySpark is not packed: Spark brings its "
+    "own. Exit code 0: packed; 1: not, and why."
 )
 NAME = "environment"  # of the directory that executors unpack it to
 SHOWN = 5
@@ -72,7 +72,15 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     pack.add_argument("--python", help="with --fresh: an interpreter like the executors' (default this one)")
     pack.add_argument(
-        "--everything", action="store_true", help="leave out nothing: neither headers nor tests nor libclang"
+        "--with-python",
+        action="store_true",
+        help="pack the interpreter too, for executors without a Python; it must be in a directory of its own, as pyenv "
+        "or uv install it",
+    )
+    pack.add_argument(
+        "--everything",
+        action="store_true",
+        help="leave out nothing of the packages: neither headers nor tests nor libclang",
     )
     pack.set_defaults(run=run)
 
@@ -135,25 +143,17 @@ def run(arguments: argparse.Namespace) -> int:
 def _pack(arguments: argparse.Namespace) -> Packed:
     if not arguments.archive.parent.is_dir():
         raise DestinationError(f"There is no directory {arguments.archive.parent}. Make it, or name another file.")
-    python = _version(arguments.python or sys.executable)
+    python = arguments.python or sys.executable
+    for_python = interpreter(python)
+    carried = files_of_interpreter(for_python) if arguments.with_python else []
     if not arguments.fresh:
         if arguments.python is not None:
             raise PackedEnvironmentError(f"--python={arguments.python} is for packages that --fresh installs; add it.")
         found = installed(arguments.add, arguments.extras)
-        return write(arguments.archive, found, python, arguments.everything)
+        return write(arguments.archive, found, for_python, carried, arguments.everything)
     with tempfile.TemporaryDirectory(prefix="tfos_ml-pack-", dir=arguments.archive.parent) as directory:
-        interpreter = arguments.python or sys.executable
-        found = fresh(arguments.add, arguments.extras, interpreter, Path(directory))
-        return write(arguments.archive, found, python, arguments.everything)
-
-
-def _version(python: str) -> str:
-    """The minor version of an interpreter."""
-    program = "import sys; print('%d.%d' % sys.version_info[:2])"
-    try:
-        return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise PackedEnvironmentError(f"--python={python} cannot be run: {error}. Name a Python interpreter.") from error
+        found = fresh(arguments.add, arguments.extras, python, Path(directory))
+        return write(arguments.archive, found, for_python, carried, arguments.everything)
 
 
 def _summary(archive: Path, packed: Packed, seconds: float) -> str:
@@ -161,7 +161,8 @@ def _summary(archive: Path, packed: Packed, seconds: float) -> str:
     largest = ", ".join(f"{name} {_mb(size)}" for name, size in packed.by_package.most_common(SHOWN))
     lines = [
         f"{archive}: {_mb(packed.size)}, {_mb(packed.unpacked)} unpacked, in {seconds:.0f} s",
-        f"For Python {packed.python}, as the driver's{f', on {where}' if where else ''}",
+        f"{'With' if CARRIED in packed.by_package else 'For'} Python {packed.python}, as the driver's"
+        f"{f', on {where}' if where else ''}",
         f"Largest: {largest}",
     ]
     if packed.left_out:
