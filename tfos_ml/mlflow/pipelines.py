@@ -5,9 +5,12 @@ A fit does not know the other stages of its pipeline. So ``Pipeline._fit`` is re
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import os
 import re
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "pipeline"
+_CONNECT = "pyspark.ml.connect"
 
 
 class LogsPipelines(Protocol):
@@ -91,7 +95,7 @@ def log_pipeline(
     """
     import mlflow.spark
 
-    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory, _connect_is_optional():
         models.log(
             NAME,
             flavor=mlflow.spark,
@@ -103,6 +107,27 @@ def log_pipeline(
             pip_requirements=packages.pip_requirements("pyspark"),
             code_paths=packages.code_paths(Path(directory)) or None,
         )
+
+
+@contextlib.contextmanager
+def _connect_is_optional() -> Iterator[None]:
+    """Within it, importing Spark ML of Connect raises ImportError where PySpark would end the program.
+
+    MLflow imports it to save any model, and takes an ImportError for a no. PySpark 4.2 and 4.3 call ``sys.exit(0)``
+    instead if the packages of Connect are missing and the program has no file (``python -c``, ``python -``,
+    pytest-xdist).
+    """
+    try:
+        importlib.import_module(_CONNECT)
+    except SystemExit:
+        sys.modules[_CONNECT] = None  # type: ignore[assignment]
+    except ImportError:
+        pass
+    try:
+        yield
+    finally:
+        if sys.modules.get(_CONNECT, ...) is None:
+            del sys.modules[_CONNECT]
 
 
 def _directory_for(spark: SparkSession, local: str) -> str:
