@@ -45,10 +45,10 @@ Platforms
 versions of Spark, Python and MLflow that a platform documents (but for Fabric's MLflow), and of other packages as far
 as it documents them. Then pip installed tfos_ml, ``tensorflow-cpu`` and Keras, and on Databricks the runtime's MLflow
 (``mlflow==...``) and ``protobuf<6`` (:doc:`../howto/install` says why). A version in parentheses is the platform's,
-where pip has replaced it, as ``%pip install`` does there. On Databricks 16.4, pip also replaces pandas 1.5.3, which PyPI does not have for
-Python 3.12. Of Databricks 19 we know the versions of Spark and MLflow alone: Python is that of 18, and pip chose the
-rest, without ``protobuf<6`` and with the packages of Spark Connect. Of EMR and Dataproc we know those of Spark and
-Python; EMR Spark 8 also has Python 3.11 and 3.13. ``pip check`` found no conflict.
+where pip has replaced it, as ``%pip install`` does there. On Databricks 16.4, pip also replaces pandas 1.5.3, which
+PyPI does not have for Python 3.12. Of Databricks 19 we know the versions of Spark and MLflow alone: Python is that of
+18, and pip chose the rest, without ``protobuf<6`` and with the packages of Spark Connect. Of EMR and Dataproc we know
+those of Spark and Python; EMR Spark 8 also has Python 3.11 and 3.13. ``pip check`` found no conflict.
 
 """
 REASONS = "Reasons for tests that were skipped (the feature may work all the same):\n\n"
