@@ -240,8 +240,11 @@ class Sessions:
 
     def get(self, master: str, **conf: str):  # type: ignore[no-untyped-def]
         """The session of a master and settings, whose dots are written as underscores."""
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
+        if conf and SparkContext._gateway is None and not ON_CONNECT:
+            self.get(LOCAL)  # a JVM gives the settings with which it was started to all its sessions
         active = SparkSession.getActiveSession()
         kind = f"{master} {sorted(conf.items())}"
         if active is not None and self._kind == kind:
