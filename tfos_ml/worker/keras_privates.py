@@ -183,6 +183,11 @@ def noise_shape_of(inputs: Any, noise_shape: Any) -> Any:
     return _random()._get_concrete_noise_shape(inputs, noise_shape)
 
 
+def drawn_seed(seed: Any) -> Any:
+    """The seed of the next draw from a seed generator, as TensorFlow's stateless functions get it."""
+    return _random()._cast_seed(_random().draw_seed(seed))
+
+
 def _random() -> Any:
     from keras.src.backend.tensorflow import random
 
