@@ -74,7 +74,7 @@ class RowsOfStep:
             whole, times = self._whole(shape)
             row = _known(inputs.shape if noise_shape is None else shape)
             if inputs.dtype == "float32" and row and _is_drawn_alone(math.prod(row)):
-                is_kept = self._uniform(keras_privates.drawn_seed(seed), row, times) >= rate
+                is_kept = self._is_kept(keras_privates.drawn_seed(seed), row, times, rate)
                 return tf.ensure_shape(tf.where(is_kept, inputs * (1 / (1 - rate)), 0.0), inputs.shape)
             # By ones it is the factor of each element: 0, or 1 / (1 - rate) as plain Keras multiplies.
             factors = self._own(plain(tf.ones(whole, inputs.dtype), rate, None, seed), times)
@@ -82,18 +82,19 @@ class RowsOfStep:
 
         return dropout
 
-    def _uniform(self, seed: tf.Tensor, row: Sequence[int], times: tf.Tensor) -> tf.Tensor:
-        """The part for the rows of this worker of uniform float32 numbers that one worker would draw for all rows."""
+    def _is_kept(self, seed: tf.Tensor, row: Sequence[int], times: tf.Tensor, rate: float) -> tf.Tensor:
+        """Which elements of this worker's rows a dropout of all rows keeps: those whose number is not below `rate`."""
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
         counters, shape = times * (math.prod(row) // _PHILOX_NUMBERS), tf.stack([tf.cast(times, tf.int32), *row])
 
         def draw(place: tf.Tensor) -> tf.Tensor:
             start = counter + tf.cast(tf.stack([place * counters, 0]), tf.uint64)
-            return tf.raw_ops.StatelessRandomUniformV2(
+            drawn = tf.raw_ops.StatelessRandomUniformV2(
                 shape=shape, key=key, counter=start, alg=_PHILOX, dtype=tf.float32
             )
+            return drawn >= rate
 
-        return tf.reshape(tf.map_fn(draw, self.places, fn_output_signature=tf.float32), [-1, *row])
+        return tf.reshape(tf.map_fn(draw, self.places, fn_output_signature=tf.bool), [-1, *row])
 
     def _is_of_rows(self, shape: Any) -> bool:
         """Whether the first dimension of a shape is known only in the step."""
