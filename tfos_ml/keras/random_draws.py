@@ -8,7 +8,7 @@ A draw counts as one for rows if its first dimension is unknown before the step 
 Other draws are the same on all workers.
 
 TensorFlow's generator is a counter, encrypted (Philox; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC
-2011): each value of the counter gives four numbers. So a large dropout draws each of its own rows alone.
+2011): each value of the counter gives four numbers. So a dropout of large rows draws each row alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tensorflow as tf
 from tfos_ml.worker import keras_privates
 
 _PHILOX, _PHILOX_NUMBERS = 1, 4  # TensorFlow's number of the generator; float32 numbers of one counter
-LARGE_ROW = 4096  # numbers; below it, one draw for all rows takes less time than one for each row
+LARGE_ROW = 8192  # numbers; below it, one draw for all rows takes less time than one for each row
 _BY_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
 
 
@@ -72,13 +72,13 @@ class RowsOfStep:
             if rate in (0.0, 1.0) or not self._is_of_rows(shape):
                 return plain(inputs, rate, noise_shape, seed)
             whole, times = self._whole(shape)
-            row = _known(inputs.shape if noise_shape is None else shape)
+            row, generator = _known(inputs.shape if noise_shape is None else shape), keras_privates.drawn_seed(seed)
             if inputs.dtype == "float32" and row and _is_drawn_alone(math.prod(row)):
-                is_kept = self._is_kept(keras_privates.drawn_seed(seed), row, times, rate)
-                return tf.ensure_shape(tf.where(is_kept, inputs * (1 / (1 - rate)), 0.0), inputs.shape)
-            # By ones it is the factor of each element: 0, or 1 / (1 - rate) as plain Keras multiplies.
-            factors = self._own(plain(tf.ones(whole, inputs.dtype), rate, None, seed), times)
-            return tf.ensure_shape(inputs * factors, inputs.shape)
+                is_kept = self._is_kept(generator, row, times, rate)
+            else:
+                is_kept = self._own(tf.random.stateless_uniform(whole, generator, dtype=inputs.dtype) >= rate, times)
+            kept = tf.where(is_kept, inputs * (1 / (1 - rate)), tf.zeros((), inputs.dtype))
+            return tf.ensure_shape(kept, inputs.shape)
 
         return dropout
 
