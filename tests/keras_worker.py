@@ -288,6 +288,7 @@ def main(arguments):
     addresses = [f"127.0.0.1:{p}" for p in ports]
     communication = os.environ.get("TFOS_ML_TEST_COMMUNICATION", "auto")
     group = WorkerGroup.start(rank, addresses, 300.0, communication, secret=b"of these tests")
+    tempfile.tempdir = out  # for directories that cases make
     for case in cases:
         data, model = make(case)
         source = ModelSource(function=lambda case=case: make(case)[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import runpy
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -21,7 +22,11 @@ from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import load
 from tfos_ml.keras.inspection import describe
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:Gradients do not exist for variables"),  # of plain Keras, behind integers
+]
 GROUPS, OTHERS = zoo.groups(), zoo.others()
 DOCS = Path(__file__).parents[2] / "docs"
 NEWEST = (3, 15)  # whose classes the tables name
@@ -39,6 +44,12 @@ FIRST = [  # few, in make test; the others are chaos tests
 FIRST = [name for name in FIRST if name in COMMON]
 MORE = [name for name in COMMON if name not in FIRST]
 TRAINED = {"first": {2: FIRST}, "more": {2: MORE}, "one and three": {1: COMMON, 3: COMMON}}
+
+
+@pytest.fixture(autouse=True)
+def temporary_directory(tmp_path, monkeypatch):
+    """For directories that models and callbacks make."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.mark.parametrize("namespace", zoo.NAMESPACES)
