@@ -1,6 +1,8 @@
 """What the supervisor of a node lets through to the TensorFlow process, batch by batch."""
 
+import collections
 import dataclasses
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -41,11 +43,10 @@ def feed(tmp_path):
         schema = decode(FeedSchema, encode(schema))
         directories = SpoolDirectories(Path(tmp_path), Path(tmp_path))
         feeder = Feeder(make_task(schema=schema), directories, chunks.append)
-        start = 0
-        for column in batches:
-            ids = pa.array(np.arange(start, start + len(column)))
-            start += len(column)
-            feeder.write(pa.RecordBatch.from_arrays([column, ids], ["c0", "row"]))
+        starts = np.cumsum([0, *map(len, batches)])
+        ids = [pa.array(np.arange(start, end)) for start, end in itertools.pairwise(starts)]
+        rows = [pa.RecordBatch.from_arrays([*columns], ["c0", "row"]) for columns in zip(batches, ids, strict=True)]
+        collections.deque(feeder.feed(rows), maxlen=0)
         feeder.finish()
         written = [batch for ready in chunks[:-1] for batch in read_chunk(ready.chunk.path)]
         return feeder, [row for batch in written for row in batch.column("row").to_pylist()]

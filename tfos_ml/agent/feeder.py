@@ -70,9 +70,10 @@ class Feeder(RowSource):
         self._complete = False
 
     def feed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[float]:
-        """See :class:`RowSource`; raises ``FeedTimeoutError`` if rows have to wait too long for space.
+        """See :class:`RowSource`. A thread reads and checks the next batch while this one is written.
 
-        A thread reads and checks the next batch while this one is written.
+        Raises as :meth:`RowChecks.kept`, ``ShapeError``, ``NoRoomError``, and ``FeedTimeoutError`` if rows have to wait
+        too long for space.
         """
         for checked in polled(map(self._checked, batches)):
             if checked is not None:
@@ -97,11 +98,8 @@ class Feeder(RowSource):
     def _has_room(self) -> bool:
         return self._reading.keeps_rows or sum(self._outstanding.values()) < WINDOW_BYTES
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of one batch; raises as :meth:`RowChecks.kept`, or ``ShapeError`` or ``NoRoomError``."""
-        self._write_checked(self._checked(batch))
-
     def _write_checked(self, checked: pa.RecordBatch) -> None:
+        """Write training and validation rows."""
         rows = checked
         if VALIDATION_COLUMN in rows.schema.names:
             marked = rows.column(VALIDATION_COLUMN)
