@@ -23,7 +23,8 @@ import tensorflow as tf
 from tfos_ml.worker import keras_privates
 
 _PHILOX, _PHILOX_NUMBERS = 1, 4  # TensorFlow's number of the generator; float32 numbers of one counter
-LARGE_ROW = 8192  # numbers; below it, one draw for all rows takes less time than one for each row
+LARGE_ROW = 1024  # numbers; below it, one draw for all rows takes less time than one for each row
+_ROWS_AT_ONCE = 16  # rows drawn in one turn of the loop, whose overhead is that of ten thousand numbers
 _BY_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
 
 
@@ -85,16 +86,24 @@ class RowsOfStep:
     def _is_kept(self, seed: tf.Tensor, row: Sequence[int], times: tf.Tensor, rate: float) -> tf.Tensor:
         """Which elements of this worker's rows a dropout of all rows keeps: those whose number is not below `rate`."""
         key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
-        counters, shape = times * (math.prod(row) // _PHILOX_NUMBERS), tf.stack([tf.cast(times, tf.int32), *row])
+        more = tf.stack([0, -self.count % _ROWS_AT_ONCE])[None, :]  # rows of no numbers, to make the last turn full
+        first = tf.pad(self.places * times * (math.prod(row) // _PHILOX_NUMBERS), more)
+        starts = counter + tf.cast(tf.stack([first, tf.zeros_like(first)], 1), tf.uint64)
+        lengths = tf.pad(tf.fill([self.count], times), more)
+        shapes = tf.stack([tf.cast(lengths, tf.int32), *(tf.fill(tf.shape(lengths), part) for part in row)], 1)
+        turns = tf.size(lengths) // _ROWS_AT_ONCE
+        starts, shapes = (tf.reshape(t, [turns, _ROWS_AT_ONCE, t.shape[1]]) for t in (starts, shapes))
 
-        def draw(place: tf.Tensor) -> tf.Tensor:
-            start = counter + tf.cast(tf.stack([place * counters, 0]), tf.uint64)
-            drawn = tf.raw_ops.StatelessRandomUniformV2(
-                shape=shape, key=key, counter=start, alg=_PHILOX, dtype=tf.float32
-            )
-            return drawn >= rate
+        def draw(turn: tf.Tensor, drawn: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            parts = [
+                tf.raw_ops.StatelessRandomUniformV2(shape=shape, key=key, counter=start, alg=_PHILOX, dtype=tf.float32)
+                >= rate
+                for shape, start in zip(tf.unstack(shapes[turn]), tf.unstack(starts[turn]), strict=True)
+            ]
+            return turn + 1, drawn.write(turn, tf.concat(parts, 0))
 
-        return tf.reshape(tf.map_fn(draw, self.places, fn_output_signature=tf.bool), [-1, *row])
+        drawn = tf.TensorArray(tf.bool, turns, infer_shape=False, element_shape=[None, *row])
+        return tf.while_loop(lambda turn, _: turn < turns, draw, [tf.constant(0), drawn])[1].concat()
 
     def _is_of_rows(self, shape: Any) -> bool:
         """Whether the first dimension of a shape is known only in the step."""
