@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [os.environ.get(
 NODES = 2
 
 
-def session(executors: int = NODES, cores: int = 1) -> SparkSession:
+def session(executors: int = NODES, cores: int = 1, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Executors with so many cores each; two of one, as the figures in the literature have it, by default."""
     conf = {
         "spark.ui.enabled": "false",
@@ -23,6 +23,7 @@ def session(executors: int = NODES, cores: int = 1) -> SparkSession:
         "spark.log.level": "ERROR",
         "spark.executor.memory": "4g",
         "spark.driver.memory": "2g",
+        **(settings or {}),
     }
     return SparkSession.builder.master(f"local-cluster[{executors},{cores},4096]").config(map=conf).getOrCreate()
 

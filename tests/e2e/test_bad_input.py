@@ -181,11 +181,6 @@ BREAKING = {
         "spark_dynamicAllocation_shuffleTracking_enabled": "true",
         "spark_speculation": "true",
     },
-    "spark.network.crypto.enabled=true encrypts Spark's traffic, but .* spark.tfos_ml.allowPlaintext=true": {
-        "spark_authenticate": "true",
-        "spark_authenticate_secret": "of these tests",
-        "spark_network_crypto_enabled": "true",
-    },
     "spark.io.encryption.enabled=true encrypts .* rows .* plain text .* spark.tfos_ml.allowPlaintext=true": ENCRYPTED,
     "spark.executor.pyspark.memory=2g limits": {"spark_executor_pyspark_memory": "2g"},
     "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true with": {
@@ -202,8 +197,7 @@ BREAKING = {
 )
 def test_settings_that_would_break_a_run(sessions, message):
     settings = BREAKING[message]
-    on_executors = {"spark_speculation", "spark_network_crypto_enabled"} & set(settings)
-    master = "local-cluster[1,1,1024]" if on_executors else "local[2]"
+    master = "local-cluster[1,1,1024]" if "spark_speculation" in settings else "local[2]"
     spark = sessions.get(master, **settings)
     with pytest.raises(errors.ClusterConfigError, match=message):
         fit(spark.range(3), featuresCol="id")

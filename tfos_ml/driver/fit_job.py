@@ -61,7 +61,7 @@ def launch(
     starts, ``NodeError`` for the first failure, and ``EmptyDataError`` if no row reached any node.
     """
     began = time.monotonic()
-    check_settings(spark)
+    check_settings(spark, uses_grpc=task.uses_grpc)
     task = _of_session(task, spark, verbose)
     most = task.template.size - task.first_rank
     least = most if least is None else least - task.first_rank

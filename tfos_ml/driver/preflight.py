@@ -14,7 +14,7 @@ from tfos_ml.data.memory_budget import SPOOL_SETTING
 from tfos_ml.data.order import SHUFFLE_BYTES, SHUFFLE_SETTING
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
-from tfos_ml.protocol.settings import encryption_of
+from tfos_ml.protocol.settings import ALLOW_PLAINTEXT, allows_plaintext, encryption_of
 from tfos_ml.protocol.shutdown_timeouts import (
     EVALUATOR_SETTING,
     IDLE_SECONDS,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
-ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 GROW_SETTING = "spark.tfos_ml.growSeconds"
 GROW_SECONDS = 60.0
 _FILES = "spark.io.encryption.enabled"
@@ -37,10 +36,11 @@ _REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
-def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
+def check_settings(spark: SparkSession, *, barrier: bool = True, uses_grpc: bool = True) -> None:
     """Refuse Spark settings under which a job with TensorFlow processes cannot run.
 
-    `barrier` is whether the nodes start in a barrier job if Spark allows that. Raises ``ClusterConfigError``, which
+    `barrier` is whether the nodes start in a barrier job if Spark allows that, and `uses_grpc` whether they connect to
+    each other through TensorFlow, which has no encryption. Raises ``ClusterConfigError``, which
     names the setting, its value and what to set.
     """
     if allocates_dynamically(spark) or not barrier:
@@ -56,7 +56,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True) -> None:
                 "spark.dynamicAllocation.enabled=false: Spark does not speculate with barrier jobs."
             )
     check_archives(_conf(spark, "spark.archives", ""))
-    _check_encryption(spark)
+    _check_encryption(spark, uses_grpc)
     memory = _conf(spark, "spark.executor.pyspark.memory", "")
     if memory and _bytes(memory, default_unit="m") < MIN_PYSPARK_MEMORY:
         raise ClusterConfigError(
@@ -190,9 +190,9 @@ def allocates_dynamically(spark: SparkSession) -> bool:
     return _is_true(spark, "spark.dynamicAllocation.enabled") and not is_local(spark)
 
 
-def _check_encryption(spark: SparkSession) -> None:
+def _check_encryption(spark: SparkSession, uses_grpc: bool) -> None:
     """Refuse to send or store in plain text what Spark itself is set to encrypt."""
-    if _is_true(spark, ALLOW_PLAINTEXT):
+    if allows_plaintext(spark):
         return
     if _is_true(spark, _FILES):
         raise ClusterConfigError(
@@ -200,12 +200,13 @@ def _check_encryption(spark: SparkSession) -> None:
             "text in the hosts' shared memory (/dev/shm) and local directories, readable by this user and root. "
             f"If that is acceptable, start the session with {ALLOW_PLAINTEXT}=true."
         )
-    set_names = encryption_of(spark)
+    set_names = encryption_of(spark) if uses_grpc else []
     if set_names:
         raise ClusterConfigError(
-            f"{set_names[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes cannot be encrypted "
-            "(all other traffic of tfos_ml is: by TLS, and the sums of KerasEstimator on CPUs by AES-GCM). If the "
-            f"network between the executors is trusted, start the session with {ALLOW_PLAINTEXT}=true."
+            f"{set_names[0]}=true encrypts Spark's traffic, but TensorFlow's gRPC between nodes cannot be encrypted. "
+            "Use KerasEstimator with communication='auto' (the default) on CPUs, or a cluster of one node: they do "
+            "without gRPC, and all that they send is encrypted. Or, if the network between the executors is trusted, "
+            f"start the session with {ALLOW_PLAINTEXT}=true."
         )
 
 

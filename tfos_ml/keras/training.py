@@ -79,7 +79,13 @@ def train(task: KerasFit, ctx: NodeContext) -> None:
 def _fit_with_others(task: KerasFit, ctx: NodeContext) -> Any:
     timeout, communication = ctx.settings.feed_timeout, ctx.settings.communication
     group = WorkerGroup.start(
-        ctx.worker_num, ctx.worker_addresses, timeout, communication, ctx.secret, ctx.settings.encrypts
+        ctx.worker_num,
+        ctx.worker_addresses,
+        timeout,
+        communication,
+        ctx.secret,
+        ctx.settings.encrypts,
+        ctx.settings.allows_plaintext,
     )
     ctx.coordinates.append("KerasEstimator")
     try:

@@ -55,6 +55,7 @@ class WorkerGroup:
         communication: str = "auto",
         secret: bytes = b"",
         encrypts: bool = False,
+        allows_plaintext: bool = False,
     ) -> WorkerGroup:
         """Connect with the others, whose `addresses` are "host:port" by rank, and who know the same `secret`.
 
@@ -64,7 +65,8 @@ class WorkerGroup:
         Raises
         ------
         ClusterConfigError
-            If NCCL is requested and there is no GPU.
+            If NCCL is requested and there is no GPU, or if this needs TensorFlow's runtime, which has no encryption,
+            although `encrypts` is set and `allows_plaintext` is not.
         PortTakenError
             If another process has taken this worker's port.
         """
@@ -74,6 +76,13 @@ class WorkerGroup:
         has_gpus = bool(tf.config.list_physical_devices("GPU"))
         if communication == "auto" and secret and not has_gpus:
             return cls(rank, size, timeout, communication, _connect(rank, addresses, secret, timeout, encrypts))
+        if encrypts and not allows_plaintext:
+            raise ClusterConfigError(
+                "Spark is set to encrypt its traffic, but TensorFlow sees a GPU on this worker, and sums over GPUs "
+                "travel through TensorFlow's gRPC or NCCL, which cannot be encrypted. Hide the GPUs "
+                "(nodeEnv={'CUDA_VISIBLE_DEVICES': '-1'}), or start the session with "
+                "spark.tfos_ml.allowPlaintext=true"
+            )
         tf.distribute.MultiWorkerMirroredStrategy()
         if communication == "nccl" and not has_gpus:
             raise ClusterConfigError(

@@ -40,3 +40,8 @@ class NodeTask:
     idle_seconds: float = 0.0  # that a fork server waits for a next node; 0: all processes are fresh
     fork_owner: int | None = None  # the driver's pid, where its fork server is the nodes' too, as in local mode
     application: str = ""  # whose processes on a host share a fork server; "": each executor has one of its own
+
+    @property
+    def uses_grpc(self) -> bool:
+        """Whether nodes may connect to each other through TensorFlow, which has no encryption."""
+        return self.template.size > 1 and not self.settings.sums_itself

@@ -14,12 +14,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FEED_TIMEOUT = 600.0
+ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 
 
 def encryption_of(spark: SparkSession) -> list[str]:
     """The settings with which Spark encrypts data between hosts; empty for a local session, which has one host."""
     return [name for name in _ENCRYPTION if not is_local(spark) and str(spark.conf.get(name, "")).lower() == "true"]
+
+
+def allows_plaintext(spark: SparkSession) -> bool:
+    """Whether the user has allowed what cannot be encrypted although Spark is set to encrypt."""
+    return str(spark.conf.get(ALLOW_PLAINTEXT, "")).lower() == "true"
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class NodeSettings:
     instances: int | None = None  # of TFParallel, each a cluster of its own
     queues: list[str] | None = None  # of a TFCluster
     encrypts: bool = False  # whether Spark encrypts data between hosts
+    allows_plaintext: bool = False  # whether TensorFlow's gRPC may be used all the same
+    sums_itself: bool = False  # whether workers without GPUs exchange nothing through TensorFlow's gRPC
     release_port: bool = True  # whether the node's port is freed before the train function is called
     telemetry: Telemetry = Telemetry()
     spool_memory: int | None = None  # bytes of rows that a node holds in memory; None: a share of what is free
@@ -71,7 +79,12 @@ class NodeSettings:
     @classmethod
     def of_session(cls, spark: SparkSession) -> NodeSettings:
         """The defaults, with what a session says: its filesystem, the driver's directories, encryption."""
-        return cls(default_fs=default_fs(spark), encrypts=bool(encryption_of(spark)), **driver_places(spark))
+        return cls(
+            default_fs=default_fs(spark),
+            encrypts=bool(encryption_of(spark)),
+            allows_plaintext=allows_plaintext(spark),
+            **driver_places(spark),
+        )
 
     def absolute_path(self, path: str) -> str:
         """A path of the user's as all nodes understand it; see :func:`tfos_ml.protocol.paths.absolute_path`."""

@@ -317,6 +317,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         return dataclasses.replace(
             super()._settings(df),
             validates=validates,
+            sums_itself=self._get("communication") == "auto",
             model_store=model_store,
             checkpoint_steps=self._get("checkpointSteps"),
         )

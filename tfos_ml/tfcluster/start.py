@@ -22,7 +22,7 @@ BOARD_TIMEOUT = 60.0
 
 def check_spark(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
     """Raise, in terms of ``TFCluster.run``'s arguments, if settings, slots or executors do not allow the cluster."""
-    check_settings(spark, barrier=False)
+    check_settings(spark, barrier=False, uses_grpc=num_executors > 1)
     name = "num_executors - num_ps" if on_driver else "num_executors"
     check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
     check_executors(spark, num_executors)

@@ -92,7 +92,7 @@ class TFParallel:
         check_map_fun(map_fn, "map_fn")
         if not isinstance(use_barrier, bool):
             raise errors.ParamError(f"use_barrier must be True or False. Received: {use_barrier!r}")
-        check_settings(spark, barrier=use_barrier)
+        check_settings(spark, barrier=use_barrier, uses_grpc=False)
         if use_barrier:
             _check_barrier(spark, num_executors)
         check_executors(spark, num_executors)
