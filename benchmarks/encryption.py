@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from executors import session
 from pyspark.sql import SparkSession
-from training import BATCH, EPOCHS, ROWS, compare, frame, rate_of_fit
+from training import BATCH, ROWS, compare, frame, rate_of_fit
 
 AIM = 0.95
 
@@ -48,7 +48,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.models:
         compare(
-            f"{name}, batch {BATCH}, {ROWS[name]:,} rows an epoch, {EPOCHS} epochs, {arguments.rounds} rounds, medians:",
+            f"{name}, batch {BATCH}, {ROWS[name]:,} rows an epoch, {arguments.rounds} rounds, medians:",
             {"plain": lambda name=name: rate(name, False), "encrypted": lambda name=name: rate(name, True)},
             {"encrypted": [("plain", AIM)]},
             arguments.rounds,
