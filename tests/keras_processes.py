@@ -15,7 +15,7 @@ from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.fork_server import NO_MARKER
 
-WAIT_SECONDS = 500.0
+WAIT_SECONDS = 1500.0
 
 
 def train(cases_by_size, out, communication="auto"):
