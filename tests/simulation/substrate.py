@@ -1,0 +1,125 @@
+"""Puts the package's own code of nodes and driver on virtual time, a simulated network, processes and Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import simulated_network
+import simulated_node
+import simulated_spark
+import virtual_time
+
+from tfos_ml.agent import (
+    feed_task,
+    node_run,
+    process_monitor,
+    progress_link,
+    rendezvous,
+    result_upload,
+    row_receiver,
+    spark_task,
+    supervisor,
+)
+from tfos_ml.common import timeline
+from tfos_ml.driver import all_gather, attempt, cluster_size, fit_job, nodes, received_files, restarts, run, slots
+from tfos_ml.driver.liveness import Liveness
+from tfos_ml.protocol import control_client, partition_grants, transport
+from tfos_ml.tfcluster import feeding, shutdown
+
+TIMED = (
+    all_gather, attempt, cluster_size, control_client, feed_task, feeding, fit_job, node_run, partition_grants,
+    process_monitor, progress_link, rendezvous, restarts, result_upload, row_receiver, run, shutdown, slots, spark_task,
+    timeline,
+)  # fmt: skip
+THREADED = (nodes, process_monitor, progress_link, rendezvous, row_receiver)
+CONNECTED = (control_client, feed_task, result_upload)
+
+
+def parts() -> Any:
+    """What is simulated in the world that runs."""
+    return virtual_time.now_in.parts
+
+
+def _connect(location: str, token: str, options: Any = None) -> simulated_network.Client:
+    return simulated_network.Client(parts().network, location)
+
+
+def _create_connection(target: tuple[str, int], timeout: float) -> Any:
+    return simulated_network.create_connection(parts().network, target, timeout)
+
+
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    yield from ((module, "time", virtual_time.time) for module in TIMED)
+    yield from ((module, "threading", virtual_time.threading) for module in THREADED)
+    yield from ((module, "connect", _connect) for module in CONNECTED)
+    yield process_monitor, "queue", virtual_time.queues
+    yield rendezvous, "concurrent", virtual_time.concurrent
+    yield nodes, "Liveness", partial(Liveness, virtual_time.time.monotonic)
+    # the network
+    yield control_client, "socket", SimpleNamespace(create_connection=_create_connection)
+    yield transport, "_listen", lambda endpoint, credentials, server: parts().network.listen(server)
+    yield transport, "_close", lambda listener: parts().network.close(listener)
+    yield transport, "make_credentials", lambda token: None
+    yield received_files, "threading", virtual_time.threading
+    # a node's host
+    yield supervisor, "ResourceClaim", simulated_node.Claim
+    yield node_run, "Feeder", simulated_node.Rows
+    yield node_run, "local_versions", lambda: {"python": "3"}
+    yield node_run, "node_secret", lambda token: b""
+    yield spark_task, "_host_of", lambda address, control: address.partition(":")[0]
+    yield supervisor, "log_failure", lambda failure: None
+    # Spark
+    yield run, "SparkJob", simulated_spark.Job
+    yield run, "one_at_a_time", virtual_time.Condition()
+    yield attempt, "one_at_a_time", virtual_time.Condition()
+    yield attempt, "driver_endpoint", lambda spark: "driver"
+    yield attempt, "grow_seconds", lambda spark: 5.0
+    yield attempt, "leaving_executors", lambda spark: parts().leaving()
+    yield attempt, "map_in_arrow", lambda df, function, schema, barrier, profile: df(function.args[0])
+    yield fit_job, "check_settings", lambda spark: None
+    yield fit_job, "check_executors", lambda spark, tasks: None
+    yield fit_job, "draws_stages", lambda spark: False
+    yield fit_job, "_of_session", lambda task, spark, verbose: task
+    yield cluster_size, "check_slots", lambda *args, **named: parts().check_slots(*args, **named)
+    yield cluster_size, "registered_slots", lambda spark, profile: spark.registered()
+    yield cluster_size, "allocates_dynamically", lambda spark: False
+    yield cluster_size.ClusterSize, "_free", lambda size, ours=0: len(size._spark.free()) + ours
+    # the store of exportDir
+    yield (
+        attempt,
+        "publishing",
+        SimpleNamespace(
+            commit=lambda uri, run_id: parts().store.commit(run_id),
+            discard=lambda uri, run_id: parts().store.discard(run_id),
+        ),
+    )
+    yield from _store()
+    # fewer events: all of these are seconds between two looks at what wakes nobody
+    yield node_run, "POLL_SECONDS", 1.0
+    yield run, "POLL_SECONDS", 0.5
+    yield attempt, "POLL_SECONDS", 0.5
+    yield spark_task, "GATHER_POLL_SECONDS", 0.8
+    yield progress_link, "PING_SECONDS", 2.0
+
+
+def _store() -> Iterator[tuple[Any, str, Any]]:
+    from tfos_ml.agent import node_result
+
+    yield node_result, "publishing", SimpleNamespace(stage=lambda exported, uri, run_id: parts().store.stage(run_id))
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[None]:
+    """Within the context, the package runs in the world that is current."""
+    before = [(holder, name, getattr(holder, name)) for holder, name, _ in _replacements()]
+    try:
+        for holder, name, value in _replacements():
+            setattr(holder, name, value)
+        yield
+    finally:
+        for holder, name, value in reversed(before):
+            setattr(holder, name, value)
