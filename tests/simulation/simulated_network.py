@@ -46,6 +46,8 @@ class Network:
 
     def is_cut(self, *hosts: str) -> bool:
         """Whether one of these hosts cannot be reached from another."""
+        if not self._cut_until:
+            return False
         now = virtual_time.now_in.now
         return any(self._cut_until.get(host, 0.0) > now for host in hosts)
 
@@ -53,7 +55,7 @@ class Network:
         """Instead of ``transport._listen``: the process that runs serves on a port of its own."""
         port = next(self._ports)
         self._servers[port] = server, virtual_time.process()
-        return SimpleNamespace(port=port)
+        return SimpleNamespace(port=port, network=self)
 
     def close(self, listener: Any) -> None:
         """Instead of ``transport._close``."""

@@ -193,7 +193,7 @@ class Claim:
         self.child: Child | None = None
         self.supervisor = virtual_time.process()
         self._guarded: dict[str, Any] = {}
-        self._reaper: Process | None = None
+        self.reaper: Process | None = None
         self._is_released = False
         virtual_time.now_in.parts.claims.append(self)
 
@@ -210,7 +210,7 @@ class Claim:
     def take(self, frozen: str) -> NodeResources:
         world, member = virtual_time.now_in, self._member
         self._guarded = {"frozen": frozen, "watch": member.task.lease}
-        self._reaper = Process(f"{member.node.label} reaper", member.host)
+        self.reaper = Process(f"{member.node.label} reaper", member.host)
         self.supervisor.when_it_ends(lambda: self._in_reaper(self._clean_up))
         virtual_time.sleep(world.draw.random())  # a process starts
         training = world.parts.training_of(member.task)
@@ -227,8 +227,8 @@ class Claim:
             virtual_time.now_in.at(self._member.task.lease, lambda: self._in_reaper(self._end_frozen))
 
     def _in_reaper(self, action: Any) -> None:
-        if self._reaper is not None and not self._reaper.is_dead and not self._is_released:
-            virtual_time.now_in.start(self._reaper, "reaper", action)
+        if self.reaper is not None and not self.reaper.is_dead and not self._is_released:
+            virtual_time.now_in.start(self.reaper, "reaper", action)
 
     def _end_frozen(self) -> None:
         if not self.supervisor.is_dead:
@@ -247,7 +247,7 @@ class Claim:
 
     def release(self, report: bool) -> bool:
         self._guarded = {**self._guarded, **({} if report else {"control": None})}
-        if self._reaper is None:
+        if self.reaper is None:
             return False
         cleaning = virtual_time.Thread(self._clean_up, name="reaper")
         cleaning.start()

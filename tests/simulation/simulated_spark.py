@@ -255,3 +255,30 @@ class Job:
 
     def is_running_tasks(self) -> bool:
         return any(stage.is_running_tasks for stage in self._stages())
+
+
+class Barrier:
+    """A ``BarrierTaskContext``."""
+
+    def __init__(self, stage: Stage, size: int, rank: int, host: str):
+        self._stage, self._size, self._rank, self._host = stage, size, rank, host
+        self._number = 0
+
+    def partitionId(self) -> int:
+        return self._rank
+
+    def getTaskInfos(self) -> list[Any]:
+        return [SimpleNamespace(address=f"{self._host}:0")] * self._size
+
+    def cpus(self) -> int:
+        return 1
+
+    def resources(self) -> dict[str, Any]:
+        return {}
+
+    def attemptNumber(self) -> int:
+        return 0
+
+    def allGather(self, message: str = "") -> list[str]:
+        self._number += 1
+        return self._stage.all_gather(self._number, self._rank, message)

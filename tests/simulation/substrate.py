@@ -52,6 +52,16 @@ def _create_connection(target: tuple[str, int], timeout: float) -> Any:
     return simulated_network.create_connection(parts().network, target, timeout)
 
 
+class _Link(progress_link.ProgressLink):
+    """A link that can be looked at in the end."""
+
+    def __init__(self, client: Any, rank: int, *args: Any) -> None:
+        super().__init__(client, rank, *args)
+        claim = next(claim for claim in reversed(parts().claims) if claim.supervisor is virtual_time.process())
+        self.of = claim.key
+        parts().links.append(self)
+
+
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield from ((module, "time", virtual_time.time) for module in TIMED)
     yield from ((module, "threading", virtual_time.threading) for module in THREADED)
@@ -62,7 +72,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     # the network
     yield control_client, "socket", SimpleNamespace(create_connection=_create_connection)
     yield transport, "_listen", lambda endpoint, credentials, server: parts().network.listen(server)
-    yield transport, "_close", lambda listener: parts().network.close(listener)
+    yield transport, "_close", lambda listener: listener.network.close(listener)
     yield transport, "make_credentials", lambda token: None
     yield received_files, "threading", virtual_time.threading
     # a node's host
@@ -71,6 +81,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield node_run, "local_versions", lambda: {"python": "3"}
     yield node_run, "node_secret", lambda token: b""
     yield spark_task, "_host_of", lambda address, control: address.partition(":")[0]
+    yield node_run, "ProgressLink", _Link
     yield supervisor, "log_failure", lambda failure: None
     # Spark
     yield run, "SparkJob", simulated_spark.Job
@@ -78,7 +89,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield attempt, "one_at_a_time", virtual_time.Condition()
     yield attempt, "driver_endpoint", lambda spark: "driver"
     yield attempt, "grow_seconds", lambda spark: 5.0
-    yield attempt, "leaving_executors", lambda spark: parts().leaving()
+    yield attempt, "leaving_executors", lambda spark: False
     yield attempt, "map_in_arrow", lambda df, function, schema, barrier, profile: df(function.args[0])
     yield fit_job, "check_settings", lambda spark: None
     yield fit_job, "check_executors", lambda spark, tasks: None
@@ -94,16 +105,16 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
         "publishing",
         SimpleNamespace(
             commit=lambda uri, run_id: parts().store.commit(run_id),
-            discard=lambda uri, run_id: parts().store.discard(run_id),
+            discard=lambda uri, run_id: None,
         ),
     )
     yield from _store()
     # fewer events: all of these are seconds between two looks at what wakes nobody
-    yield node_run, "POLL_SECONDS", 1.0
-    yield run, "POLL_SECONDS", 0.5
-    yield attempt, "POLL_SECONDS", 0.5
-    yield spark_task, "GATHER_POLL_SECONDS", 0.8
-    yield progress_link, "PING_SECONDS", 2.0
+    yield node_run, "POLL_SECONDS", 2.0
+    yield run, "POLL_SECONDS", 1.0
+    yield attempt, "POLL_SECONDS", 1.0
+    yield spark_task, "GATHER_POLL_SECONDS", 1.6
+    yield progress_link, "PING_SECONDS", 2.5
 
 
 def _store() -> Iterator[tuple[Any, str, Any]]:

@@ -99,6 +99,7 @@ class World:
         self._ahead.clear()
         for fiber in self._fibers:
             if not fiber.is_done:
+                self.fiber = fiber
                 fiber.greenlet.throw(GreenletExit)
 
     def note(self, *what: Any) -> None:
@@ -191,7 +192,7 @@ class Thread:
 
 
 class Condition:
-    """As of ``threading``; its lock, as any, is never held by another thread, since threads switch only when they wait."""
+    """As of ``threading``; no other thread ever holds its lock, since threads switch only when they wait."""
 
     def __init__(self) -> None:
         self._waiting: list[Fiber] = []
