@@ -95,13 +95,31 @@ class Child:
             virtual_time.sleep(self.member.task.heartbeat_timeout / HEARTBEATS * 8)
 
     def _main(self) -> None:
-        if self.member.is_active:
+        if self.member.task.settings.queues:
+            self._read()
+        elif self.member.is_active:
             self._train()
         else:
             self._await(messages.ClusterDone)
             virtual_time.sleep(virtual_time.now_in.draw.random() * self.training.behavior.late_seconds)
         self.say(messages.Returned())
         self.process.end(0)
+
+    def _read(self) -> None:
+        """A train function that reads what feed tasks send, until they send no more."""
+        parts, draw = virtual_time.now_in.parts, virtual_time.now_in.draw
+        if not self.member.is_active:
+            self._await(messages.ClusterDone)
+            return
+        self.say(messages.Reading("get_data_feed", keeps_rows=False))
+        while not isinstance(message := self.inbox.get(), messages.EndOfInput):
+            match message:
+                case messages.ChunkReady():
+                    virtual_time.sleep(0.5 * self.training.behavior.step_seconds * draw.random())
+                    parts.taken[parts.blocks[message.chunk.path]] += 1
+                    self.say(messages.ChunkReleased(message.chunk.path))
+                case messages.Segment():
+                    self.say(messages.SegmentRead(message.number))
 
     def _await(self, kind: type) -> Any:
         while not isinstance(message := self.inbox.get(), kind):

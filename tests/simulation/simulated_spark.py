@@ -93,9 +93,10 @@ class Spark:
 class Stage:
     """The only stage of a job."""
 
-    def __init__(self, spark: Spark, size: int, is_barrier: bool, function: Function):
+    def __init__(self, spark: Spark, size: int, is_barrier: bool, function: Function, speculation: float = 0.0):
         self._spark, self._size, self._is_barrier, self._function = spark, size, is_barrier, function
         self.tag = ""
+        self._speculation = speculation  # probability that a task is started a second time
         self._waiting = [(partition, 0) for partition in range(size)]
         self._running: list[_Task] = []
         self._failures = [0] * size
@@ -136,6 +137,8 @@ class Stage:
             process.when_it_ends(lambda task=task: self._died(task))  # type: ignore[misc]
             seconds = virtual_time.now_in.draw.random()
             virtual_time.now_in.at(seconds, self._begin, task, self._spark.task_ids)
+            if not attempt and self._speculation and virtual_time.now_in.draw.random() < self._speculation:
+                self._waiting.append((partition, 1))
 
     def _begin(self, task: _Task, number: int) -> None:
         if not task.process.is_dead:
@@ -173,6 +176,11 @@ class Stage:
             task.executor.tasks.remove(task)
         if why is None:
             self._rows.setdefault(task.partition, rows or [])
+            self._waiting = [
+                (partition, attempt) for partition, attempt in self._waiting if partition != task.partition
+            ]
+            for copy in [one for one in self._running if one.partition == task.partition]:
+                self._kill(copy)
             self._changed.notify_all()
         elif self._is_barrier:
             self._abort(
@@ -182,7 +190,11 @@ class Stage:
         elif task.partition not in self._rows:
             self._failures[task.partition] += 1
             if self._failures[task.partition] == self._spark.max_failures:
-                self._abort(f"ResultTask(0, {task.partition}) failed {self._spark.max_failures} times: {why}")
+                times = self._spark.max_failures
+                self._abort(
+                    f"Task {task.partition} in stage 1.0 failed {times} times, most recent failure: Lost task "
+                    f"{task.partition}.{task.attempt} in stage 1.0 (TID 7) ({task.executor.host} executor 1): {why}"
+                )
             self._waiting.append((task.partition, task.attempt + 1))
         for stage in self._spark.stages:
             stage.offer()

@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import clusters
 import simulated_network
 import simulated_node
 import simulated_spark
@@ -15,20 +16,35 @@ import virtual_time
 
 from tfos_ml.agent import (
     feed_task,
+    node_result,
     node_run,
     process_monitor,
     progress_link,
     rendezvous,
     result_upload,
     row_receiver,
+    row_server,
     spark_task,
+    standalone_supervisor,
     supervisor,
 )
 from tfos_ml.common import timeline
-from tfos_ml.driver import all_gather, attempt, cluster_size, fit_job, nodes, received_files, restarts, run, slots
+from tfos_ml.data import spool
+from tfos_ml.driver import (
+    all_gather,
+    attempt,
+    cluster_size,
+    fit_job,
+    nodes,
+    progress,
+    received_files,
+    restarts,
+    run,
+    slots,
+)
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.protocol import control_client, partition_grants, transport
-from tfos_ml.tfcluster import feeding, shutdown
+from tfos_ml.tfcluster import feeding, shutdown, start, tfcluster
 
 TIMED = (
     all_gather, attempt, cluster_size, control_client, feed_task, feeding, fit_job, node_run, partition_grants,
@@ -109,6 +125,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
         ),
     )
     yield from _store()
+    yield from _feeds()
     # fewer events: all of these are seconds between two looks at what wakes nobody
     yield node_run, "POLL_SECONDS", 2.0
     yield run, "POLL_SECONDS", 1.0
@@ -117,9 +134,52 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield progress_link, "PING_SECONDS", 2.5
 
 
-def _store() -> Iterator[tuple[Any, str, Any]]:
-    from tfos_ml.agent import node_result
+def _feeds() -> Iterator[tuple[Any, str, Any]]:
+    """What clusters have, and fits do not."""
+    blocks = SimpleNamespace(
+        MESSAGE_SCHEMA=None,
+        END="end",
+        pack=lambda batches: batches[0],
+        unpack=lambda rows: (rows.num_rows, rows),
+        is_end=lambda message: message == "end",
+        check=clusters.refused,
+    )
+    yield from ((module, "blocks", blocks) for module in (feed_task, row_receiver, row_server))
+    yield row_receiver, "spool", SimpleNamespace(write_block=_write_block, NoRoomError=spool.NoRoomError)
+    yield row_receiver, "Path", lambda path: SimpleNamespace(unlink=lambda missing_ok=False: None)
+    yield feed_task, "address_towards", lambda location: virtual_time.process().host
+    yield feeding, "feeding", clusters.feeding
+    yield standalone_supervisor, "start_supervisor", clusters.Standalone
+    yield standalone_supervisor, "check_driver", lambda control: None
+    yield standalone_supervisor, "task_info_of", _task_info
+    yield standalone_supervisor, "executor", lambda: virtual_time.process().host
+    yield spark_task, "psutil", SimpleNamespace(Process=_owner)
+    yield tfcluster, "driver_endpoint", lambda spark, variables: "driver"
+    yield start, "one_at_a_time", virtual_time.Condition()
+    yield progress, "threading", virtual_time.threading
+    yield progress, "SHOWN_SECONDS", 5.0
+    yield feeding, "POLL_SECONDS", 1.0
+    yield shutdown, "POLL_SECONDS", 1.0
 
+
+def _write_block(directories: Any, name: str, block: Any, rows: int) -> spool.Chunk:
+    path = f"{virtual_time.process().name}/{name}"
+    parts().blocks[path] = block.what
+    return spool.Chunk(path, rows, rows, False)
+
+
+def _task_info(context: Any, rank: int, control: dict[str, str]) -> spark_task.TaskInfo:
+    attempt, number = parts().task_info
+    return spark_task.TaskInfo(rank, virtual_time.process().host, 1, {}, number, attempt)
+
+
+def _owner(host: str) -> SimpleNamespace:
+    """The JVM of an executor."""
+    executors = [executor for executor in parts().spark.executors if executor.host == host]
+    return SimpleNamespace(is_running=lambda: not all(executor.is_dead for executor in executors))
+
+
+def _store() -> Iterator[tuple[Any, str, Any]]:
     yield node_result, "publishing", SimpleNamespace(stage=lambda exported, uri, run_id: parts().store.stage(run_id))
 
 

@@ -181,6 +181,10 @@ class Thread:
     def start(self) -> None:
         self._fiber = self._start()
 
+    @property
+    def ident(self) -> int | None:
+        return None if self._fiber is None else id(self._fiber)
+
     def join(self, timeout: float | None = None) -> None:
         fiber = self._fiber
         if fiber is not None and not fiber.is_done:
