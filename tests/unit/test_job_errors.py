@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.driver.job_errors import node_error
+from tfos_ml.driver.job_errors import feed_error, node_error
+from tfos_ml.driver.nodes import UNKNOWN_HOST
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.failure import Failure
 
@@ -30,6 +31,10 @@ DAEMON_ENDED = BARRIER + (
     "Stream closed\n\tat java.base/java.lang.ProcessBuilder$NullOutputStream.write(ProcessBuilder.java:445)\n\tat "
     "org.apache.spark.api.python.PythonWorkerFactory.stopWorker(PythonWorkerFactory.scala:523)\n\tat ..."
 )
+PLAIN = (
+    "Job aborted due to stage failure: Task {rank} in stage 3.0 failed 1 times, most recent failure: Lost task "
+    "{rank}.0 in stage 3.0 (TID 9) (10.0.0.2 executor 1): org.apache.spark.SparkException: Python worker exited unexpectedly"
+)
 TOO_LARGE = (
     "Job aborted due to stage failure: Total size of serialized results of 2 tasks (9.5 MiB) is bigger than "
     "spark.driver.maxResultSize (1024.0 KiB)"
@@ -37,6 +42,7 @@ TOO_LARGE = (
 CASES = {
     "shuffle block lost": (FETCH_FAILED, errors.InputLostError, r"worker:1 .*could not read all rows.*maxRestarts"),
     "Python worker died": (WORKER_DIED, errors.NodeLostError, r"worker:1 on 10\.0\.0\.2: .*memoryOverhead"),
+    "Python worker died, in a plain job": (PLAIN, errors.NodeLostError, r"worker:1 on 10\.0\.0\.2: .*memoryOverhead"),
     "executor silent": (SILENT, errors.NodeLostError, "worker:1 .*cut off, or too busy.*timed out after 8731 ms"),
     "Python daemon ended": (DAEMON_ENDED, errors.PythonDaemonError, "worker:1 .*the Python daemon .* had ended"),
     "Python daemon ended, a broken pipe": (
@@ -79,6 +85,17 @@ def test_spark_says(text, kind, message):
     assert isinstance(error, kind)
     with pytest.raises(kind, match=f"(?s){message}"):
         raise error
+
+
+def test_a_plain_task_that_died_before_any_node_was_heard_of_may_be_of_the_input():
+    error = RuntimeError(PLAIN.format(rank=1))
+    assert node_error(error, RUNNING, make_template(2).nodes, [UNKNOWN_HOST] * 2, None) is error
+
+
+def test_feed_tasks_that_died_have_lost_rows():
+    assert isinstance(feed_error(RuntimeError(PLAIN.format(rank=1)), RUNNING), errors.InputLostError)
+    other = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
+    assert feed_error(other, RUNNING) is other
 
 
 def test_what_a_node_has_reported_goes_before_what_spark_says():

@@ -55,6 +55,7 @@ class FeedNode:
     rank: int
     host: str
     location: str
+    label: str = "worker:-1"
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,8 @@ class _Call:
             f"{socket.gethostname()}, or it refuses the connection. If a firewall is between the executors, set "
             f"{NODE_PORTS} to ports that it lets through. {error}"
         )
-        raise NodeFailure(Failure(errors.NodeLostError, message)) from None
+        role, _, index = self._node.label.partition(":")
+        raise NodeFailure(Failure(errors.NodeLostError, message, role, int(index), self._node.host)) from None
 
     def _cluster_outcome(self) -> ClusterOutcome:
         """How the cluster has ended, as soon as the driver knows it."""

@@ -36,7 +36,7 @@ from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.failure import NodeFailure
+from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
@@ -141,7 +141,8 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
         if not (process.has_joined() and fed):
             code = process.wait()
             if code:  # else the driver has the outcome
-                raise RuntimeError(f"the supervisor of the node ended with code {code}; see its output above")
+                lost, role = f"the supervisor of the node ended with code {code}", task.template.nodes[rank]
+                raise NodeFailure(Failure(errors.NodeLostError, lost, role.job_name, role.task_index, info.host))
     finally:
         process.close()
 

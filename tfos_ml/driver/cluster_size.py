@@ -48,7 +48,7 @@ class ClusterSize:
         elif lost is None:
             self._size = self._first()
         else:
-            self._size = self._after_loss()
+            self._size = self._after_loss(lost)
         return self._size
 
     def _first(self) -> int:
@@ -60,13 +60,15 @@ class ClusterSize:
             return min(self.most, registered_slots(self._spark, self._profile))
         return self.most
 
-    def _after_loss(self) -> int:
+    def _after_loss(self, lost: TfosMlError) -> int:
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._free() < self.most and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         if self._free() < self._least:
+            self._size = self._least  # so that the error of this check is final
             check_slots(self._spark, self._least, self._timeout, self._profile, name="minClusterSize", after_loss=True)
-        return max(self._least, min(self.most, self._free()))
+        most = self._size - 1 if _is_too_large(lost) else self.most
+        return max(self._least, min(most, self._free()))
 
     def grow(self, size: int) -> int:
         """Make the next attempt larger; returns its size."""

@@ -10,6 +10,7 @@ from tfos_ml import errors
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.common.packed import found_in
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.driver.nodes import UNKNOWN_HOST
 from tfos_ml.protocol.failure import Failure, find_failure
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 SHOWN_CHARACTERS = 500
 MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
+_PLAIN_TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
 _CANCELLED = re.compile(
     r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED|SparkContext was shut ?down|stopped SparkContext"
 )
@@ -122,14 +124,31 @@ def node_error(
     if _FETCH.search(text):
         lost = f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}"
         return _of_node(nodes, hosts, errors.InputLostError, lost, _REDUCER, text)
-    if not _TASK.search(text) or not _LOST.search(text):  # a stage of the input failed, which has other reasons
-        return error
+    task = _TASK if _TASK.search(text) else _PLAIN_TASK
+    if not _LOST.search(text) or not _is_of_node(task.search(text), hosts):
+        return error  # a stage of the input failed, which has other reasons
     if _SILENT.search(text):
         cause = "Spark has lost contact with the executor of the node: its host is cut off, or too busy to answer"
     else:
         cause = "the Spark Python worker or executor of the node died. " + MEMORY
     lost = f"{cause}. Spark says: {_line(_LOST, text)}"
-    return _of_node(nodes, hosts, errors.NodeLostError, lost, _TASK, text)
+    return _of_node(nodes, hosts, errors.NodeLostError, lost, task, text)
+
+
+def feed_error(error: BaseException, spark: SparkSession) -> BaseException:
+    """The error for what Spark reports of a job that feeds nodes."""
+    typed = typed_error(error, spark)
+    if typed is error and _LOST.search(str(error)):
+        return errors.InputLostError(
+            "Spark could not read all rows, because Python workers or executors of feed tasks died, as often as "
+            f"spark.task.maxFailures allows. {MEMORY}. Spark says: {_line(_LOST, str(error))}"
+        )
+    return typed
+
+
+def _is_of_node(task: re.Match[str] | None, hosts: Sequence[str]) -> bool:
+    """Whether a task is a node: one of a barrier stage, or of a plain one once any node has been heard of."""
+    return task is not None and (task.re is _TASK or any(host != UNKNOWN_HOST for host in hosts))
 
 
 def _of_node(

@@ -26,6 +26,7 @@ from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 from tfos_ml.protocol.transport import Service
 
 OUTCOME_SECONDS = 4.0  # below the callers' deadline
+UNKNOWN_HOST = "unknown host"
 GRACE_SECONDS = 2 * CALL_TIMEOUT  # added to the lease of a silent node, which ends itself first if it can
 
 
@@ -163,7 +164,7 @@ class Nodes:
     def host(self, rank: int) -> str:
         """The host of a node, if it has told it."""
         known = self._progress.get(rank)
-        return known.host if known is not None and known.host else "unknown host"
+        return known.host if known is not None and known.host else UNKNOWN_HOST
 
     def over(self) -> set[int]:
         """Nodes that have stopped reading; called with the lock held."""

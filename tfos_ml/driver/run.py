@@ -19,7 +19,7 @@ from tfos_ml import errors
 from tfos_ml.agent.spark_task import TaskInfo
 from tfos_ml.agent.standalone_supervisor import StandaloneNode, SupervisorProcess, start_supervisor
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.job_errors import node_error, typed_error
+from tfos_ml.driver.job_errors import feed_error, node_error
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol.artifacts import Artifact
@@ -150,7 +150,7 @@ class Run:
             raise node_error(job.error, self.spark, nodes, hosts, reported) from None
         self.check()  # tasks of failed nodes may well have ended without an error
         if job.error is not None:
-            raise typed_error(job.error, self.spark) from None
+            raise feed_error(job.error, self.spark) from None
         return job.result
 
     # The end

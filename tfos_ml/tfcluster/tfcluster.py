@@ -226,7 +226,7 @@ class TFCluster:
         except BaseException:
             self._abort()
             raise
-        fed = tuple(FeedNode(info.rank, info.host, info.feed) for info in self._infos if info.feed)
+        fed = tuple(FeedNode(info.rank, info.host, info.feed, info.label) for info in self._infos if info.feed)
         self._feeding = Feeding(self._run, self.server, fed)
 
     @property

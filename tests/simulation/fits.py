@@ -1,0 +1,131 @@
+"""Fits, with restarts and other sizes: the estimators' ``launch`` and all below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import virtual_time
+from node_tasks import make_task
+from played import CONSTANTS, Played
+from schedule import Schedule
+from simulated_spark import Barrier, Spark, Stage
+
+from tfos_ml import errors
+from tfos_ml.agent.spark_task import BarrierTask, PlainTask, TaskInfo
+from tfos_ml.agent.supervisor import Supervisor, supervise
+from tfos_ml.driver.fit_job import launch
+from tfos_ml.driver.restarts import LOSSES_WITHOUT_PROGRESS
+from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
+from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
+
+
+class Store:
+    """What is staged beside exportDir, and what has been published there."""
+
+    def __init__(self) -> None:
+        self.staged: set[str] = set()
+        self.published: list[str] = []
+
+    def stage(self, run_id: str) -> None:
+        """The chief of an attempt has copied its model."""
+        self.staged.add(run_id)
+
+    def commit(self, run_id: str) -> None:
+        """The driver moves it to its place."""
+        self.published.append(run_id)
+
+
+class Fit(Played):
+    """One fit."""
+
+    def __init__(self, schedule: Schedule):
+        super().__init__(schedule)
+        self.store = Store()
+        self.result: Any = None
+        self.attempts: list[NodeTask] = []
+        self.heard: list[tuple[int, str, int]] = []  # reports: attempt, label, epoch
+        self.world.parts.store = self.store
+        self.world.parts.check_slots = self._check_slots
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether attempts may have fewer nodes."""
+        return self.schedule.least < self.schedule.template.size
+
+    def _restarted(self) -> int:
+        return LOSSES_WITHOUT_PROGRESS if self.is_elastic else self.schedule.max_restarts
+
+    def run(self) -> None:
+        """See :class:`Played`."""
+        schedule = self.schedule
+        settings = NodeSettings(feed_timeout=20.0, epochs=4)
+        task = make_task(
+            template=schedule.template, barrier=schedule.is_barrier, export_dir="models", settings=settings, **CONSTANTS
+        )
+        self.result = launch(
+            self.spark,
+            self._frame,
+            task,
+            templates=make_template if self.is_elastic else None,
+            least=schedule.least,
+            max_restarts=schedule.max_restarts,
+            verbose=0,
+            reported=self._reported,
+        )
+
+    def _reported(self, reports: list[dict[str, Any]]) -> None:
+        self.heard += [(report["attempt"], report["label"], report["epoch"]) for report in reports]
+
+    def _frame(self, template: ClusterTemplate) -> Any:
+        def frame(task: NodeTask) -> Any:
+            self.attempts.append(task)
+            stage = Stage(self.spark, template.size, task.barrier, lambda *at: self._node(stage, task, *at))
+            return SimpleNamespace(collect=stage.run)
+
+        return frame
+
+    def _node(self, stage: Stage, task: NodeTask, rank: int, attempt: int, number: int, host: str) -> Iterator[Any]:
+        if task.barrier:
+            spark_task: Any = BarrierTask(Barrier(stage, task.template.size, rank, host), task.control)
+        else:
+            assert task.control is not None
+            info = TaskInfo(rank, host, 1, {}, number, attempt)
+            spark_task = PlainTask(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
+        draw = self.world.draw
+        for batch in supervise(Supervisor(task, spark_task), [(draw.random(), 10) for _ in range(3)]):
+            yield from (SimpleNamespace(**row) for row in batch.to_pylist())
+
+    def _check_slots(self, spark: Spark, size: int, *args: Any, **named: Any) -> None:
+        deadline = self.world.now + 15.0
+        while len(spark.free()) < size:
+            if self.world.now > deadline:
+                raise errors.NotEnoughSlotsError(f"{len(spark.free())} of {size}")
+            virtual_time.sleep(1.0)
+
+    def check(self) -> None:
+        """See :class:`Played`."""
+        published = self.store.published
+        if self.driver.is_dead:
+            self.must(len(published) <= 1, "published twice")
+            return
+        self.must(len(published) == (self.error is None), f"published {len(published)} times")
+        if self.error is None:
+            self.must(published == [self.attempts[-1].run_id], "another attempt has published")
+            self.must(published[0] in self.store.staged, "published what was not staged")
+            self.must(len(self.result.reports) == self.result.template.size, "nodes' reports are missing")
+            self.must(len(self.result.attempts) == len(self.attempts), "attempts are not counted")
+        self._check_reports()
+
+    def _check_reports(self) -> None:
+        """The driver has heard of each report once, in order, and of all that a node believes delivered."""
+        for number, task in enumerate(self.attempts):
+            for node in task.template.nodes:
+                epochs = [epoch for attempt, label, epoch in self.heard if (attempt, label) == (number, node.label)]
+                self.must(epochs == list(range(len(epochs))), f"reports of {node.label}: {epochs}")
+                links = [link for link in self.links if link.of == (task.run_id, node.rank)]
+                delivered = max((link._first_report for link in links), default=0)
+                self.must(len(epochs) >= delivered, f"{node.label} believes {delivered} reports delivered: {epochs}")

@@ -1,0 +1,67 @@
+"""Thousands of schedules, one seed each: ``TFOS_ML_SCHEDULES=100000`` says how many."""
+
+import os
+import warnings
+from dataclasses import replace
+
+import pytest
+from clusters import Cluster
+from fits import Fit
+from schedule import Fault, drawn
+from simulated_network import Weather
+from substrate import simulated
+
+from tfos_ml import errors
+from tfos_ml.protocol.cluster_template import make_template
+
+SCHEDULES = int(os.environ.get("TFOS_ML_SCHEDULES", "1500"))
+
+
+@pytest.fixture(autouse=True)
+def _simulated():
+    with simulated(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.NodeEndedWarning)
+        yield
+
+
+def play(seed):
+    """Of four schedules, three are fits."""
+    return (Fit if seed % 4 else Cluster)(drawn(seed)).play()
+
+
+@pytest.mark.timeout(3600)
+def test_every_schedule_ends_as_it_must():
+    for seed in range(SCHEDULES):
+        play(seed)
+
+
+def test_a_seed_is_always_the_same_schedule():
+    for seed in range(8):
+        traces = [play(seed).world.trace for _ in range(2)]
+        assert traces[0] == traces[1]
+        assert len(traces[0]) > 3
+
+
+class TestFound:
+    """Schedules that have found a bug."""
+
+    def test_an_elastic_fit_ends_when_no_executor_comes_back(self):
+        lost = Fault("host lost", 3.8, 1)
+        schedule = replace(drawn(732), hosts=1, slots=2, replaced=0.0, faults=(lost,), least=1)
+        fit = Fit(schedule).play()
+        assert isinstance(fit.error, errors.NotEnoughSlotsError)
+        assert "NodeLostError" in str(fit.error)
+
+    @pytest.mark.parametrize("kind", ["supervisor killed", "host lost"])
+    def test_a_node_that_is_lost_is_named_where_spark_repeats_no_task(self, kind):
+        schedule = replace(drawn(0), template=make_template(2), least=2, hosts=2, slots=1, failures=1, max_restarts=0)
+        plain = replace(schedule, is_barrier=False, weather=Weather(), faults=(Fault(kind, 4.0, 1),))
+        error = Fit(plain).play().error
+        assert isinstance(error, errors.NodeLostError)
+        assert (error.role, error.index) == ("worker", 1)
+
+    def test_a_supervisor_that_is_lost_before_it_can_say_so_is_named(self):
+        schedule = replace(drawn(0), template=make_template(2), hosts=2, slots=1, failures=1, weather=Weather())
+        early = [replace(schedule, faults=(Fault("supervisor killed", at, 1),)) for at in (1.0, 1.2, 1.4, 1.6)]
+        ends = [Cluster(each).play().error for each in early]
+        assert all((error.role, error.index) == ("worker", 1) for error in ends)
