@@ -94,7 +94,9 @@ def make_model():
 
 labeled = df.withColumn("label", (F.col("features") > 50).cast("int"))
 job = KerasEstimator(model=make_model, adaptLayers=["scale"], epochs=20, validationSplit=0.2, verbose=0)
-scored = job.fit(labeled).transform(labeled)
+fitted = job.fit(labeled)
+scored = fitted.transform(labeled)
+print("evaluated", {name: value < 0.5 for name, value in fitted.evaluate(labeled, clusterSize=2).items()})
 types = dict(scored.dtypes)
 print("types", types["probability"], types["prediction"])
 print("right", scored.where("prediction = label").count() > 90)
@@ -136,6 +138,7 @@ def test_fit_transform_errors_and_saving_on_spark_connect(connect_server, tmp_pa
         "TFCluster needs a SparkContext",
         "TFParallel needs a SparkContext",
         "No task of the fit has run for reservationTimeout=2 s True",
+        "evaluated {'loss': True}",
         "types vector double",
         "right True",
         "loaded ['scale']",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,6 @@ from tfos_ml.keras.metric_sums import MetricSums, numbers
 from tfos_ml.keras.training_data import TrainingData
 from tfos_ml.keras.worker_group import Array, WorkerGroup
 from tfos_ml.protocol.position import Position
-from tfos_ml.worker.global_batches import GlobalBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -235,7 +233,7 @@ class EpochEndSync(keras.callbacks.Callback):
         if self._raises_on_nan:
             self._check_finite()
         batches = self._state.data.train
-        self._state.replaced = self._bring_together(self._metrics, batches, self._seed, logs or {})
+        self._state.replaced = self._metrics.end_pass(batches, self._seed, self._epoch, logs or {})
         self._layer_state.bring_together(len(batches) / batches.total)
         if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
             self._weights.check(self._epoch)
@@ -243,26 +241,7 @@ class EpochEndSync(keras.callbacks.Callback):
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         batches = self._state.data.validation
         if batch >= batches.steps - 1:
-            self._state.replaced_in_test = self._bring_together(self._validation_metrics, batches, None, logs or {})
-
-    def _bring_together(
-        self, metrics: MetricSums, batches: GlobalBatches, seed: int | None, logs: Mapping[str, Any]
-    ) -> dict[str, float]:
-        """Metrics of all workers; returns the logs that have to be replaced."""
-        results, own = self.model.get_metrics_result(), {}
-        if self._state.group.size > 1 and set(logs) != set(results):
-            # A train_step with its own logs: take those of the last step, by its rows. The others are metrics.
-            own = {k: v for k, v in numbers(logs).items() if k not in results or k in metrics.own_logs}
-        mine = batches.sizes(seed, self._epoch)[-1] / (batches.total - (batches.steps - 1) * batches.batch_size)
-        sums = {k: v for k, v in own.items() if k in metrics.summed_logs}
-        replaced = metrics.average({k: v for k, v in own.items() if k not in sums}, mine)
-        replaced |= metrics.average(sums, float(mine > 0))
-        averages = metrics.bring_together(len(batches) / batches.total)
-        if own:
-            results = numbers(self.model.get_metrics_result())
-            replaced |= {k: v for k, v in results.items() if k in logs and k not in own}
-            replaced |= {log: results[name] for log, name in metrics.renamed}
-        return {**replaced, **averages}
+            self._state.replaced_in_test = self._validation_metrics.end_pass(batches, None, self._epoch, logs or {})
 
     def _check_finite(self) -> None:
         """Raise if a loss was not finite, on the worker where it happened first; the others end because of it."""

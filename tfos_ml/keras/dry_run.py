@@ -56,8 +56,10 @@ _LAYER_DRAWS = (
 )
 
 
-def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Rules:
+def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, tests: bool) -> Rules:
     """The rules of a training, found with rows of the first worker, and the same on all workers.
+
+    `tests` is whether there are passes that only test the model.
 
     Raises ``ModelError`` if the results of several workers cannot be combined; if a step has shown that, on the first
     worker only.
@@ -71,7 +73,7 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup) -> Ru
         return Rules(notices=notices)
     rules = Rules()
     if group.rank == 0:
-        rules = _try(model, data)
+        rules = _try(model, data, tests)
     fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
     if fields["together"] and not group.takes_any_shape:
         raise ModelError(
@@ -88,14 +90,14 @@ def _with_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _try(model: keras.Model, data: TrainingData) -> Rules:
+def _try(model: keras.Model, data: TrainingData, tests: bool) -> Rules:
     element = data.first_element(ROWS)
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
         return Rules(notices=(f"The first worker had {rows} rows, too few to try a step in shares before the first.",))
     try:
         with kept(model):
-            return _DryRun(model, element, rows).rules(bool(data.validation.total))
+            return _DryRun(model, element, rows).rules(tests)
     except ModelError:
         raise
     except Exception as error:
@@ -120,7 +122,7 @@ class _DryRun:
         self._variables = [*model.variables, *self._unknown, keras_privates.global_seed_state()]
         self._start = [np.asarray(v) for v in self._variables]
 
-    def rules(self, validates: bool) -> Rules:
+    def rules(self, tests: bool) -> Rules:
         outcomes = self._run(Rules())
         draws = self._is_uncertain = _differ(outcomes[ALL], self._run(Rules())[ALL])
         kinds = {name: self._kind(*(o.terms[name] for o in outcomes)) for name in outcomes[ALL].terms}
@@ -149,7 +151,7 @@ class _DryRun:
             gradient_is_sum=gradient_is_sum,
             whole_slices=tuple(self._whole_slices(outcomes)),
             train=self._of_pass(outcomes),
-            test=self._of_pass(self._run(rules, "test_step")) if validates else PassRules(),
+            test=self._of_pass(self._run(rules, "test_step")) if tests else PassRules(),
         )
 
     def _run(self, rules: Rules, step: str = "train_step") -> list[Outcome]:

@@ -13,6 +13,7 @@ from tfos_ml.keras.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     from tfos_ml.keras.data_parallel import PassRules
+    from tfos_ml.worker.global_batches import GlobalBatches
 
 _EXACT = (
     "AUC",
@@ -77,6 +78,28 @@ class MetricSums:
         self.inexact: list[str] = []
         if group.size > 1:
             self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, rules)]
+
+    def end_pass(
+        self, batches: GlobalBatches, seed: int | None, epoch: int, logs: Mapping[str, Any]
+    ) -> dict[str, float]:
+        """End a pass with the metrics of all workers; returns the logs that have to be replaced.
+
+        `logs` are those of its last step, `seed` and `epoch` those of the order of its rows.
+        """
+        results, own = self._model.get_metrics_result(), {}
+        if self._group.size > 1 and set(logs) != set(results):
+            # A train_step with its own logs: take those of the last step, by its rows. The others are metrics.
+            own = {k: v for k, v in numbers(logs).items() if k not in results or k in self.own_logs}
+        mine = batches.sizes(seed, epoch)[-1] / (batches.total - (batches.steps - 1) * batches.batch_size)
+        sums = {k: v for k, v in own.items() if k in self.summed_logs}
+        replaced = self.average({k: v for k, v in own.items() if k not in sums}, mine)
+        replaced |= self.average(sums, float(mine > 0))
+        averages = self.bring_together(len(batches) / batches.total)
+        if own:
+            results = numbers(self._model.get_metrics_result())
+            replaced |= {k: v for k, v in results.items() if k in logs and k not in own}
+            replaced |= {log: results[name] for log, name in self.renamed}
+        return {**replaced, **averages}
 
     def bring_together(self, weight: float) -> dict[str, float]:
         """Add the states up; returns row-weighted averages of the results of the other metrics.

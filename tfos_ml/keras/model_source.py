@@ -25,7 +25,9 @@ from tfos_ml.worker import keras_privates
 REASON_CHARACTERS = 600
 _QUOTED = ("Full object config:", "List of objects that could not be loaded:")
 _LAMBDA = "<lambda>"
-WEIGHTS_FILE = "assets.extra/model.weights.h5"  # beside the SavedModel of a fit
+# Beside the SavedModel of a fit:
+WEIGHTS_FILE = "assets.extra/model.weights.h5"
+ADAPTED_FILE = "assets.extra/adapted.zip"  # state of adaptLayers, if there are any
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The train function of ``KerasEstimator``. The driver sends it by name, so that it need not import Keras."""
+"""The train function of ``KerasEstimator``, and that of ``evaluate``. The driver sends them by name, without Keras."""
 
 from __future__ import annotations
 
@@ -13,3 +13,10 @@ def train(task: dict[str, Any], ctx: NodeContext) -> None:
     from tfos_ml.keras import training
 
     training.train(training.KerasFit(**task), ctx)
+
+
+def evaluate(task: dict[str, Any], ctx: NodeContext) -> None:
+    """Evaluate a model; `task` has the fields of :class:`tfos_ml.keras.training.KerasFit`."""
+    from tfos_ml.keras import evaluation, training
+
+    evaluation.evaluate(training.KerasFit(**task), ctx)

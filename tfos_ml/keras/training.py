@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
 from tfos_ml.keras.layer_state import LayerState
 from tfos_ml.keras.metric_sums import MetricSums
-from tfos_ml.keras.model_source import WEIGHTS_FILE
+from tfos_ml.keras.model_source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.keras.state_store import Resume, StateStore
 from tfos_ml.keras.training_data import TrainingData, padded_lengths
 from tfos_ml.keras.training_state import (
@@ -46,7 +47,6 @@ from tfos_ml.keras.training_state import (
 )
 from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
-from tfos_ml.worker.global_batches import GlobalBatches
 
 if TYPE_CHECKING:
     from tfos_ml.keras.inspection import ModelDescription
@@ -70,13 +70,16 @@ class KerasFit:
 
 def train(task: KerasFit, ctx: NodeContext) -> None:
     """Train the model with the other workers; the chief exports it."""
-    model = _fit_with_others(task, ctx)
+    with workers_of(ctx) as group:
+        model = fit_model(task, ctx, group)
     path = ctx.export_saved_model(model)
     if path is not None:
         _add_to_export(path, model, task, ctx)
 
 
-def _fit_with_others(task: KerasFit, ctx: NodeContext) -> Any:
+@contextlib.contextmanager
+def workers_of(ctx: NodeContext) -> Iterator[WorkerGroup]:
+    """The connected workers of a run."""
     timeout, communication = ctx.settings.feed_timeout, ctx.settings.communication
     group = WorkerGroup.start(
         ctx.worker_num,
@@ -90,7 +93,7 @@ def _fit_with_others(task: KerasFit, ctx: NodeContext) -> Any:
     ctx.coordinates.append("KerasEstimator")
     try:
         with group.errors_of_others():
-            return fit_model(task, ctx, group)
+            yield group
     finally:
         group.close()
 
@@ -98,6 +101,19 @@ def _fit_with_others(task: KerasFit, ctx: NodeContext) -> Any:
 def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     """Build and train the model; returns it as plain Keras knows it."""
     notices: list[str] = []
+    model, data = build_model(task, ctx, group, notices)
+    start_alike(model, group, ctx.is_chief)
+    notices += check_first_batch(model, data, task.description)
+    notices += _prepare_export(model, data, task, ctx)
+    rules = find_rules(model, data, group, bool(data.validation.total))
+    if task.has_local_statistics and group.size > 1:
+        rules = _with_local_statistics(rules, model)
+    _Training(task, ctx, group, model, data, [*notices, *rules.notices], rules).run()
+    return model
+
+
+def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: list[str]) -> tuple[Any, TrainingData]:
+    """The model with all its variables, and the rows of this worker; adds to `notices` of settings that it changes."""
     keras.utils.set_random_seed(ctx.settings.seed % 2**32)
     model = task.source.build()
     if task.adapted:
@@ -105,14 +121,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     data = TrainingData(ctx, group, model, task.description, task.class_weight)
     _build(model, data, task)
     _settle_execution(model, group, notices)
-    start_alike(model, group, ctx.is_chief)
-    notices += check_first_batch(model, data, task.description)
-    notices += _prepare_export(model, data, task, ctx)
-    rules = find_rules(model, data, group)
-    if task.has_local_statistics and group.size > 1:
-        rules = _with_local_statistics(rules, model)
-    _Training(task, ctx, group, model, data, [*notices, *rules.notices], rules).run()
-    return model
+    return model, data
 
 
 def _with_local_statistics(rules: Rules, model: Any) -> Rules:
@@ -221,7 +230,7 @@ class _Training:
 
     def _run(self) -> None:
         state = self._store.load()
-        train, test = self._pass_counter("train", self._data.train), self._pass_counter("test", self._data.validation)
+        train, test = pass_counter(self._data, "train"), pass_counter(self._data, "validation")
         keeps = self._store.keeps_state
         parallel = DataParallel(self._model, self._group, train, test, self._rules, agrees_on_end=keeps)
         epochs = EpochState(self._group, self._data, parallel, train, test, self._store.is_preempted)
@@ -277,10 +286,6 @@ class _Training:
             parallel.close()
         self._summarize(parallel.tracing_seconds)
 
-    def _pass_counter(self, name: str, batches: GlobalBatches) -> PassCounter:
-        stand_in = functools.cache(functools.partial(self._data.stand_in, name == "train"))
-        return PassCounter(name, batches.total, batches.batch_size, stand_in)
-
     def _note_limits(self, inexact: set[str]) -> None:
         """Warn if the result depends on the number of workers, or if the training will be slow."""
         if inexact:
@@ -325,6 +330,13 @@ class _Training:
         )
 
 
+def pass_counter(data: TrainingData, stream: str) -> PassCounter:
+    """Counts the steps of passes over a stream."""
+    batches = data.train if stream == "train" else data.validation
+    stand_in = functools.cache(functools.partial(data.stand_in, stream == "train"))
+    return PassCounter(stream, batches.total, batches.batch_size, stand_in)
+
+
 def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
     """Whether logs for TensorBoard are requested and no callback of the user writes them."""
     writes = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in task.callbacks)
@@ -338,5 +350,8 @@ def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> N
         weights = os.path.join(path, WEIGHTS_FILE)
         os.makedirs(os.path.dirname(weights), exist_ok=True)
         model.save_weights(weights)
-        with open(os.path.join(path, PREDICTION_SPEC_FILE), "w") as file:
-            json.dump(asdict(task.prediction_spec), file)
+        if task.adapted:
+            with open(os.path.join(path, ADAPTED_FILE), "wb") as file:
+                file.write(task.adapted)
+        with open(os.path.join(path, PREDICTION_SPEC_FILE), "w") as spec:
+            json.dump(asdict(task.prediction_spec), spec)

@@ -30,14 +30,15 @@ from tfos_ml.keras.column_checks import (
     narrow_vectors,
 )
 from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
-from tfos_ml.keras.model_source import ModelSource, is_all_keras, read_weights, source_of
+from tfos_ml.keras.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, read_weights, source_of
 from tfos_ml.keras.output_checks import check_activations, check_reductions
-from tfos_ml.keras.train_function import train
+from tfos_ml.keras.train_function import evaluate, train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.adapt_rows import adapt_rows
 from tfos_ml.stages.cluster_estimator import ClusterEstimator
 from tfos_ml.stages.declared import document_params
+from tfos_ml.stages.evaluation import KeptEstimator
 from tfos_ml.stages.keras_advice import refuse_param, warn_of_idle_layers, warn_of_monitors
 from tfos_ml.stages.keywords import KerasEstimatorConstructor
 from tfos_ml.stages.model_columns import output_columns
@@ -270,6 +271,21 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         split = self._get("validationSplit")
         return ValidationDraw(split, self._get("seed")) if split else super()._validation_rule()
 
+    def _prepare_evaluation(
+        self, dataset: DataFrame, weights: bytes, adapted: bytes | None
+    ) -> tuple[schema.FeedSchema, bytes]:
+        """The columns to feed, and the pickled function that evaluates; raises if one of them is wrong."""
+        columns, description = self._fit_to_model(dataset.schema, dataset.sparkSession)
+        source = self._complete_source()
+        task = {
+            "source": source,
+            "description": description,
+            "prediction_spec": PredictionSpec(),
+            "adapted": adapted,
+            "initial_weights": (os.path.basename(WEIGHTS_FILE), weights),
+        }
+        return columns, pack_program("The model", source.function, (evaluate, task), self._named_parts())
+
     def _pickle(
         self,
         source: ModelSource,
@@ -324,6 +340,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = super()._make_model(result, given)
+        model._kept = KeptEstimator.of(self)
         for text in model.summary.warnings:
             warn(text)
         return model

@@ -17,7 +17,7 @@ import re
 import tempfile
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -210,6 +210,13 @@ def describe(stage: Any) -> dict[str, Any]:
         "defaultParamMap": {param.name: value for param, value in stage._defaultParamMap.items()},
         **stage._facts(),
     }
+
+
+def without_secrets(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of :func:`describe` with the names in place of the values that may be secrets."""
+    params = dict(described["paramMap"])
+    unsaved = sorted(params.pop(_SECRET, ()))
+    return {**described, "paramMap": params, _UNSAVED: unsaved}
 
 
 def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: str) -> Any:

@@ -15,7 +15,7 @@ from pyspark.ml import Model
 
 from tfos_ml import errors
 from tfos_ml.agent.scorer import make_udf_function
-from tfos_ml.common.arguments import check_dataframe
+from tfos_ml.common.arguments import check_dataframe, check_rows
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
 from tfos_ml.common.tracebacks import concise
@@ -31,6 +31,7 @@ from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 from tfos_ml.stages.declared import document_params
+from tfos_ml.stages.evaluation import KeptEstimator, evaluate
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
 from tfos_ml.stages.model_columns import input_mapping, output_columns
@@ -72,6 +73,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         self._labels: tuple[str, ...] = ()
         self._tag_set = "serve"  # tags of the SavedModel, separated by commas; tfos_ml.compat sets others
         self._summary: TrainingSummary | None = None
+        self._kept: KeptEstimator | None = None  # for evaluate
         self._set_given(given)
 
     def __repr__(self) -> str:
@@ -257,13 +259,57 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         bindings = [InputBinding(column, name, signature.inputs[name]) for column, name in mapping.items()]
         return {name: value.numpy() for name, value in udf.run_model(function, tensors, bindings).items()}
 
+    @concise
+    def evaluate(self, dataset: DataFrame, **params: Any) -> dict[str, float]:
+        """The loss and the metrics that the model was compiled with, over all rows, as of ``keras.Model.evaluate``.
+
+        Nodes evaluate as they train: all take the rows of each batch together, in the order of the DataFrame, and the
+        states of their metrics are added up. So the result is that of Keras in one process with
+        ``batch_size=batchSize``, whatever the number of partitions and nodes.
+
+        Parameters
+        ----------
+        dataset : pyspark.sql.DataFrame
+            Rows with the columns of ``fit``: features, labels, and weights if the estimator has any.
+        **params
+            Params of ``KerasEstimator`` in place of those of the fit: columns (``labelCol``...), ``batchSize``,
+            ``clusterSize`` and other Params of nodes.
+
+        Returns
+        -------
+        dict of str to float
+            "loss", and the metrics by the names that Keras gives them.
+
+        Raises
+        ------
+        ModelError
+            If the model does not come from a fit of ``KerasEstimator``, or if metrics cannot be combined exactly.
+        ParamError
+            If a keyword is no Param that matters here, or has a wrong value.
+
+        Examples
+        --------
+        >>> model = KerasEstimator(model=make_model, clusterSize=2).fit(training)      # doctest: +SKIP
+        >>> model.evaluate(test)                                                       # doctest: +SKIP
+        {'accuracy': 0.93, 'loss': 0.21}
+        """
+        check_rows(dataset, "TFModel.evaluate")
+        if self._kept is None:
+            raise errors.ModelError(
+                "This TFModel cannot evaluate: it has no loss and metrics, because it does not come from a fit of "
+                "KerasEstimator (or it was loaded from MLflow or exportDir, which keep the SavedModel alone). Save a "
+                "fitted model with model.save, or use an evaluator of pyspark.ml.evaluation on transform(df)."
+            )
+        return evaluate(self._kept.restored(self, params), self._packed(), dataset)
+
     def _files(self) -> dict[str, bytes]:
         files = {MODEL_FILE: self._packed().content} if self._archives or self._get("exportDir") is not None else {}
-        return {**files, **{f"{_RESULTS}{i:06d}": answers for i, answers in enumerate(self._results)}}
+        kept = {} if self._kept is None else self._kept.to_files()
+        return {**files, **kept, **{f"{_RESULTS}{i:06d}": answers for i, answers in enumerate(self._results)}}
 
     def _facts(self) -> dict[str, Any]:
         summary = None if self._summary is None else dataclasses.asdict(self._summary)
-        return {"summary": summary, "labels": self._labels}
+        return {"summary": summary, "labels": self._labels, **({} if self._kept is None else self._kept.to_facts())}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
         if MODEL_FILE in files:
@@ -272,6 +318,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         saved = facts.get("summary")
         self._summary = None if saved is None else TrainingSummary._from_json(saved)
         self._labels = tuple(facts.get("labels", ()))
+        self._kept = KeptEstimator.read(files, facts)
 
     def registerUDF(self, spark: SparkSession, name: str) -> Any:
         """Register the model as a function for SQL, ``SELECT name(x) FROM t``.

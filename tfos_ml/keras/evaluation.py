@@ -1,0 +1,81 @@
+"""Evaluates the model of a ``KerasEstimator``: ``Model.evaluate`` on every worker, in step, without training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfos_ml.errors import ModelError
+from tfos_ml.keras.data_parallel import DataParallel, PassCounter
+from tfos_ml.keras.dry_run import find_rules
+from tfos_ml.keras.metric_sums import MetricSums
+from tfos_ml.keras.training import KerasFit, build_model, pass_counter, workers_of
+
+if TYPE_CHECKING:
+    from tfos_ml.keras.training_data import TrainingData
+    from tfos_ml.keras.worker_group import WorkerGroup
+    from tfos_ml.worker.node_context import NodeContext
+
+
+def evaluate(task: KerasFit, ctx: NodeContext) -> None:
+    """Evaluate the model with the other workers; the chief reports the loss and the metrics by name."""
+    with workers_of(ctx) as group:
+        results = evaluate_model(task, ctx, group)
+    if ctx.is_chief:
+        ctx.report(results)
+
+
+def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> dict[str, float]:
+    """The loss and the metrics of all rows, the same on all workers.
+
+    The rows are in the steps in which Keras would take them. Raises ``ModelError`` for metrics that several workers
+    cannot combine exactly, or that are not numbers.
+    """
+    model, data = build_model(task, ctx, group, [])
+    rules = find_rules(model, data, group, tests=True)
+    parallel = DataParallel(model, group, pass_counter(data, "train"), test := pass_counter(data, "train"), rules)
+    metrics = MetricSums(model, group, rules.test)
+    if metrics.inexact:
+        raise ModelError(
+            f"Metrics {metrics.inexact} cannot be combined exactly from the results of {group.size} nodes: their "
+            "states do not add up over rows. Evaluate on one node, with evaluate(df, clusterSize=1), or use metrics "
+            "whose states are sums or means over rows."
+        )
+    try:
+        # Not the instance's own evaluate, which DataParallel takes for that of a callback.
+        results = type(model).evaluate(
+            model, data.dataset("train"), callbacks=[end := _Pass(data, test, metrics)], return_dict=True, verbose=0
+        )
+    except tf.errors.OpError as error:
+        raise data.label_error(error) or error from None
+    finally:
+        parallel.close()
+    results.update(end.replaced)
+    vectors = sorted(name for name, value in results.items() if isinstance(value, dict) or np.ndim(value))
+    if vectors:
+        raise ModelError(
+            f"Metrics {vectors} are vectors, and evaluate returns numbers. Use their mean, such as average='macro', or "
+            "one metric per class."
+        )
+    return {name: float(value) for name, value in results.items()}
+
+
+class _Pass(keras.callbacks.Callback):
+    """Begins and ends the pass on all workers."""
+
+    def __init__(self, data: TrainingData, steps: PassCounter, metrics: MetricSums):
+        super().__init__()
+        self._data, self._steps, self._metrics = data, steps, metrics
+        self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Begin with the first step."""
+        self._steps.rewind(*self._data.train.in_steps(None, 0))
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Add the states of the metrics up after the last step."""
+        if batch >= self._data.train.steps - 1:
+            self.replaced = self._metrics.end_pass(self._data.train, None, 0, logs or {})

@@ -1,0 +1,117 @@
+"""``TFModel.evaluate``: the estimator that a fitted model keeps for it, and its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfos_ml import errors
+from tfos_ml.driver.fit_job import launch
+from tfos_ml.driver.resources import make_profile
+from tfos_ml.keras.model_source import ADAPTED_FILE, WEIGHTS_FILE
+from tfos_ml.stages.persistence import describe, restore, without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from tfos_ml.inference.archive import Archive
+    from tfos_ml.stages.keras_estimator import KerasEstimator
+    from tfos_ml.stages.tf_model import TFModel
+
+PARAMS = (
+    "featuresCol",
+    "labelCol",
+    "weightCol",
+    "inputMapping",
+    "labelMapping",
+    "weightMapping",
+    "handleInvalid",
+    "padValue",
+    "batchSize",
+    "clusterSize",
+    "minClusterSize",
+    "nodeCpus",
+    "nodeGpus",
+    "nodeEnv",
+    "communication",
+    "reservationTimeout",
+    "feedTimeout",
+    "maxRestarts",
+)
+_OF_MODEL = ("modelArgs", "adaptLayers")
+_FOLDER, _FACT = "estimator/", "estimator"
+
+
+@dataclass(frozen=True)
+class KeptEstimator:
+    """The part of a ``KerasEstimator`` that evaluates: how it is restored, without exports, checkpoints and callbacks.
+
+    It may have pickled functions, which are not unpickled before :meth:`restored` is called.
+    """
+
+    described: Mapping[str, Any]
+    files: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, estimator: KerasEstimator) -> KeptEstimator:
+        """What to keep of an estimator."""
+        kept = estimator.copy().setCallbacks([])
+        for param in estimator.params:
+            if param.name not in (*PARAMS, *_OF_MODEL):
+                kept.clear(param)
+        return cls(describe(kept), kept._files())
+
+    def to_files(self) -> dict[str, bytes]:
+        """The files of a stage that keeps it."""
+        return {f"{_FOLDER}{name}": content for name, content in self.files.items()}
+
+    def to_facts(self) -> dict[str, Any]:
+        """The facts of a stage that keeps it."""
+        return {_FACT: without_secrets(self.described)}
+
+    @classmethod
+    def read(cls, files: Mapping[str, bytes], facts: Mapping[str, Any]) -> KeptEstimator | None:
+        """What a stage has kept, if it has."""
+        own = {name.removeprefix(_FOLDER): content for name, content in files.items() if name.startswith(_FOLDER)}
+        return cls(facts[_FACT], own) if own else None
+
+    def restored(self, model: TFModel, given: Mapping[str, Any]) -> KerasEstimator:
+        """The estimator, with the Params of a model and those that are given by name."""
+        from tfos_ml.stages.keras_estimator import KerasEstimator
+
+        unknown = sorted(set(given) - set(PARAMS))
+        if unknown:
+            raise errors.ParamError(f"evaluate does not take {unknown}. It takes {', '.join(PARAMS)}.")
+        estimator: KerasEstimator = restore(KerasEstimator, dict(self.described), dict(self.files), "This TFModel")
+        for name in PARAMS:
+            if model.hasParam(name) and model.isSet(name):
+                estimator.set(estimator.getParam(name), model.getOrDefault(name))
+        return estimator._set_checked(**given).setShuffle(False)
+
+
+def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) -> dict[str, float]:
+    """Run one pass over all rows; returns the loss and the metrics by name."""
+    estimator._check_params()
+    spark = dataset.sparkSession
+    template = estimator._template(estimator._get("clusterSize"))
+    estimator._check_smallest()
+    weights = archive.member(WEIGHTS_FILE)
+    if weights is None:
+        raise errors.ModelError(f"The model has no {WEIGHTS_FILE}, which fits of KerasEstimator write. Fit it again.")
+    columns, payload = estimator._prepare_evaluation(dataset, weights, archive.member(ADAPTED_FILE))
+    rows = estimator._rows(dataset, columns)
+    result = launch(
+        spark,
+        lambda template: rows.by_node(template, 0),
+        estimator._task(spark, template, columns, payload, estimator._settings(dataset), None),
+        templates=estimator._template,
+        least=estimator._get("minClusterSize"),
+        profile=make_profile(spark, estimator._get("nodeCpus"), estimator._get("nodeGpus")),
+        max_restarts=estimator._get("maxRestarts"),
+        verbose=0,
+    )
+    chief = next(report for report in result.reports if report["chief"])
+    metrics: dict[str, float] = chief["metrics"][-1]["metrics"]
+    return metrics
