@@ -61,6 +61,7 @@ def encoder_of_text():
     class Block(layers.Layer):
         def __init__(self, width, heads):
             super().__init__()
+            self.supports_masking = True
             self.attention = layers.MultiHeadAttention(heads, width // heads)
             self.feed = keras.Sequential([layers.Dense(8, "relu"), layers.Dense(width)])
             self.norms = [layers.LayerNormalization(epsilon=1e-6) for _ in range(2)]
