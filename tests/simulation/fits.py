@@ -125,7 +125,8 @@ class Fit(Played):
         for number, task in enumerate(self.attempts):
             for node in task.template.nodes:
                 epochs = [epoch for attempt, label, epoch in self.heard if (attempt, label) == (number, node.label)]
-                self.must(epochs == list(range(len(epochs))), f"reports of {node.label}: {epochs}")
+                first = epochs[0] if epochs else 0
+                self.must(epochs == list(range(first, first + len(epochs))), f"reports of {node.label}: {epochs}")
                 links = [link for link in self.links if link.of == (task.run_id, node.rank)]
                 delivered = max((link._first_report for link in links), default=0)
                 self.must(len(epochs) >= delivered, f"{node.label} believes {delivered} reports delivered: {epochs}")

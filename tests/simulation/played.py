@@ -46,7 +46,7 @@ class Played:
         self._has_ended = False
         self.world.parts = SimpleNamespace(
             network=Network(schedule.weather), claims=self.claims, links=self.links, training_of=self._training_of,
-            spark=self.spark, restarted=self._restarted,
+            spark=self.spark, saved=0,
         )  # fmt: skip
 
     def play(self) -> Played:
@@ -94,7 +94,7 @@ class Played:
 
     def _training_of(self, task: NodeTask) -> Training:
         labels = [task.template.nodes[rank].label for rank in task.template.feed_ranks]
-        return self._trainings.setdefault(task.run_id, Training(labels, self.schedule.behavior))
+        return self._trainings.setdefault(task.run_id, Training(labels, self.schedule.behavior, self.world.parts.saved))
 
     def _restarted(self) -> int:
         return self.schedule.max_restarts

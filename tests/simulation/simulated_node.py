@@ -37,8 +37,8 @@ class Behavior:
 class Training:
     """What the TensorFlow processes of one attempt know of each other: who is at which step."""
 
-    def __init__(self, labels: list[str], behavior: Behavior):
-        self.behavior = behavior
+    def __init__(self, labels: list[str], behavior: Behavior, first: int):
+        self.behavior, self.first = behavior, first
         self.at = dict.fromkeys(labels, -1)
         self.gone: set[str] = set()
         self.changed = Condition()
@@ -132,7 +132,10 @@ class Child:
         if behavior.barrier:
             self.say(messages.BarrierReached("start"))
             self._await(messages.BarrierPassed)
-        for step in range(STEPS):
+        parts, first = virtual_time.now_in.parts, self.training.first
+        if self.member.is_chief:
+            self.say(messages.Trained(Position(first, 0, 1), True))
+        for step in range(first, STEPS):
             virtual_time.sleep(behavior.step_seconds * virtual_time.now_in.draw.random())
             if not self.training.meet(label, step):
                 self._break()
@@ -142,6 +145,7 @@ class Child:
                 position = Position(step + 1, 0, 1)
                 self.say(messages.Trained(position, False))
                 if behavior.checkpoints:
+                    parts.saved = max(parts.saved, step + 1)
                     self.say(messages.Trained(position, True))
         self.training.meet(label, STEPS)
         if self.member.is_chief:

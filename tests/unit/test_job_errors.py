@@ -33,7 +33,8 @@ DAEMON_ENDED = BARRIER + (
 )
 PLAIN = (
     "Job aborted due to stage failure: Task {rank} in stage 3.0 failed 1 times, most recent failure: Lost task "
-    "{rank}.0 in stage 3.0 (TID 9) (10.0.0.2 executor 1): org.apache.spark.SparkException: Python worker exited unexpectedly"
+    "{rank}.0 in stage 3.0 (TID 9) (10.0.0.2 executor 1): org.apache.spark.SparkException: Python worker exited "
+    "unexpectedly"
 )
 TOO_LARGE = (
     "Job aborted due to stage failure: Total size of serialized results of 2 tasks (9.5 MiB) is bigger than "

@@ -1,0 +1,153 @@
+"""Bugs that are put into the package: the simulation finds each in few schedules, and names a seed that replays it."""
+
+import re
+import warnings
+
+import pytest
+from clusters import Cluster
+from fits import Fit
+from played import Violation
+from schedule import drawn
+from substrate import simulated
+
+from tfos_ml import errors
+from tfos_ml.agent.node_run import NodeRun
+from tfos_ml.agent.node_state import NodeState
+from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.driver.all_gather import AllGather
+from tfos_ml.driver.attempt import Attempt
+from tfos_ml.driver.nodes import Nodes
+from tfos_ml.driver.report_dedup import ReportDeduplicator
+from tfos_ml.driver.restarts import Decision, RestartPolicy
+from tfos_ml.protocol.partition_grants import GRANTED, TAKEN, PartitionGrants, _Call, _Grant
+
+WITHIN = 500  # schedules
+PLANTED = {}
+
+
+def planted(kind, text):
+    """Add a bug, which a kind of schedules shows by a violation with a text."""
+
+    def add(plant):
+        PLANTED[plant.__name__] = plant, kind, text
+        return plant
+
+    return add
+
+
+@planted(Cluster, "read twice")
+def a_grant_is_handed_out_again(patch):
+    def generous(self, number, partition, claimant):
+        call = self._calls.get(number)
+        if call is None or claimant in call.released:
+            return TAKEN
+        call.grants[partition] = _Grant(claimant)
+        return GRANTED
+
+    patch.setattr(PartitionGrants, "claim", generous)
+
+
+@planted(Cluster, "read twice|other rows|not typed|never read")
+def a_grant_ends_with_its_commit(patch):
+    commit = PartitionGrants.commit
+
+    def forgetful(self, number, partition, claimant, rows):
+        commit(self, number, partition, claimant, rows)
+        self._calls.get(number, _Call()).grants.pop(partition, None)
+
+    patch.setattr(PartitionGrants, "commit", forgetful)
+
+
+@planted(Cluster, "processes are left|has not ended")
+def an_end_that_nobody_is_told_of(patch):
+    def once(self, heard):
+        news = [] if heard is None else list(self._announcements)
+        self._announcements.clear()
+        return news
+
+    patch.setattr(Nodes, "_news", once)
+
+
+@planted(Fit, "published")
+def attempts_publish_as_soon_as_they_have_staged(patch):
+    publish = Attempt._publish
+    patch.setattr(Attempt, "_discard", lambda self: publish(self, _AnyResult()))
+
+
+class _AnyResult:
+    reports = ({"staged": True},)
+
+
+@planted(Fit, "is blamed")
+def collateral_failures_count_at_once(patch):
+    patch.setattr(NodeState, "_is_first", lambda self, now: True)
+
+
+@planted(Fit, "believes|reports of")
+def a_lost_report_counts_as_delivered(patch):
+    call = ProgressLink._call
+
+    def hopeful(self):
+        kept = len(self._reports)
+        try:
+            return call(self)
+        except Exception:
+            self._drop(min(kept, len(self._reports)))
+            raise
+
+    patch.setattr(ProgressLink, "_call", hopeful)
+
+
+@planted(Fit, "reports of")
+def a_repeated_report_counts_again(patch):
+    patch.setattr(ReportDeduplicator, "take", lambda self, call: (call.reports, True))
+
+
+@planted(Fit, "has not ended|no fault, and an error")
+def a_round_is_forgotten_when_it_is_complete(patch):
+    gather = AllGather._gather
+
+    def forgetful(self, call):
+        answer = gather(self, call)
+        if answer.messages is not None:
+            self._rounds.pop(call.round, None)
+        return answer
+
+    patch.setattr(AllGather, "_gather", forgetful)
+
+
+@planted(Fit, "has not ended|processes are left")
+def an_attempt_is_repeated_for_ever(patch):
+    patch.setattr(RestartPolicy, "decide", lambda self, error, progressed=False, shrinks=False: Decision(True))
+
+
+@planted(Fit, "not typed|has crashed")
+def an_error_without_a_type(patch):
+    def run(self, batches):
+        raise ValueError("oops")
+
+    patch.setattr(NodeRun, "results", lambda self: run(self, ()))
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(name, monkeypatch, record_property):
+    plant, kind, text = PLANTED[name]
+    with simulated(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.NodeEndedWarning)
+        plant(monkeypatch)
+        found = next(violation for seed in range(WITHIN) if (violation := violation_of(kind, seed)))
+        seed = int(re.match(r"seed (\d+): ", found).group(1))
+        record_property("schedules", seed + 1)
+        assert re.search(text, found), found
+        assert violation_of(kind, seed) == found
+        monkeypatch.undo()
+        assert violation_of(kind, seed) is None
+
+
+def violation_of(kind, seed):
+    """What does not hold in a schedule, None if all does."""
+    try:
+        kind(drawn(seed)).play()
+    except Violation as violation:
+        return str(violation)
+    return None
