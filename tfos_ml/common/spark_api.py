@@ -94,6 +94,15 @@ def session_thread(spark: SparkSession, target: Callable[[], object], name: str 
     return InheritableThread(target=target, name=name, daemon=True, **session)
 
 
+def inheriting(spark: SparkSession, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose jobs have the properties that this thread's have now, in whatever thread it is called."""
+    from pyspark import inheritable_thread_target
+
+    if is_connect(spark):
+        return inheritable_thread_target(spark)(function)
+    return inheritable_thread_target(function)
+
+
 def reader_context(spark: SparkSession) -> Any:
     """The argument of ``DefaultParamsReader`` and ``DefaultParamsWriter``: the session, or its context."""
     import pyspark.ml.util
