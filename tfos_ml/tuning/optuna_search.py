@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -174,8 +175,7 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
         check_rows(dataset, "OptunaSearch.fit")
         self._check_params()
         self._check_objects()
-        with needed_by("OptunaSearch"):
-            study = self._study()
+        study = self._study()
         failures: dict[int, Exception] = {}
         if missing := take_up(study, self._get("numTrials")):
             with ExitStack() as shared:
@@ -227,7 +227,8 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
         return given or _MINIMIZE
 
     def _study(self) -> Any:
-        import optuna
+        with needed_by("OptunaSearch"):
+            import optuna
 
         direction = self._direction()
         check(self.getSpace())
@@ -245,8 +246,10 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
             )
         # A study that goes on does not draw again what it has drawn.
         seed = self._get("seed") + len(study.get_trials(deepcopy=False))
-        parallel = self._get("parallelism") > 1
-        study.sampler = self.getSampler() or optuna.samplers.TPESampler(seed=seed, constant_liar=parallel)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of constant_liar
+            default = optuna.samplers.TPESampler(seed=seed, constant_liar=self._get("parallelism") > 1)
+        study.sampler = self.getSampler() or default
         return study
 
     def _objective(self, dataset: DataFrame, shared: ExitStack) -> Objective:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.common import filesystems
 from tfos_ml.common.spark_api import inheriting
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ModelError, TrialPrunedError
-from tfos_ml.stages.cluster_estimator import cluster_estimators
+from tfos_ml.stages.cluster_estimator import ClusterEstimator, cluster_estimators
 from tfos_ml.stages.tf_model import TFModel
 from tfos_ml.tuning.folds import MARK, split
 from tfos_ml.tuning.space import Space, chosen
@@ -53,8 +54,10 @@ class Objective:
     def _value(self, trial: Any, number: int, param_map: dict[Param[Any], Any]) -> float:
         estimator, rows = self.estimator.copy(param_map), self.folds[number]
         own = list(cluster_estimators(estimator))
-        for stage in own if self.cache_dirs else ():
-            stage.setCacheDir(self.cache_dirs[number])
+        for stage in own:
+            _set_directories(stage, f"trial-{trial.number}-{number}")
+            if self.cache_dirs:
+                stage.setCacheDir(self.cache_dirs[number])
         if self.evaluator is not None:
             training, validation = split(rows)
             return float(self.evaluator.evaluate(estimator.fit(training).transform(validation)))
@@ -66,6 +69,14 @@ class Objective:
                     stage.clear(stage.getParam("validationSplit"))
             stage._watch = Watch(trial, self.metric) if number == 0 else None
         return last_value(estimator.fit(rows), self.metric)
+
+
+def _set_directories(stage: ClusterEstimator, name: str) -> None:
+    """Have a trial write into directories of its own, and publish nothing."""
+    stage.clear(stage.getParam("exportDir"))
+    for param in map(stage.getParam, ("modelDir", "logDir")):
+        if stage.isSet(param):
+            stage.set(param, filesystems.child_uri(stage.getOrDefault(param), name))
 
 
 class Watch:
