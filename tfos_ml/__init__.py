@@ -6,6 +6,7 @@ Folders are the places where code runs; imports point downwards only (``make lin
 ``doctor/``     ``python -m tfos_ml doctor``: checks a set-up
 ``pack/``       ``python -m tfos_ml pack``: an archive of the packages for executors
 ``mlflow/``     runs and models in MLflow
+``tuning/``     ``OptunaSearch``: searches whose trials are fits, pruned while they run
 ``compat/``     TensorFlowOnSpark's modules, names and arguments over the rest
 ``tfcluster/``  ``TFCluster``, ``TFParallel``: clusters that a program leads itself
 ``stages/``     what users put into a Pipeline: estimators, models, Params, persistence

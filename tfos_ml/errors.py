@@ -30,6 +30,8 @@
     ├── NoSummaryError               a model that was not made by fit has no summary
     ├── RowsLostError                nodes of a TFCluster took other rows than the input has
     ├── FitCancelledError            the Spark job was canceled, or the session stopped
+    │   └── TrialPrunedError         a search has ended a fit that is worse than others were
+    ├── SearchError                  no trial of a search has a result
     ├── ResultSizeError              the results exceed spark.driver.maxResultSize
     ├── ReservationTimeoutError      the nodes did not all start in time
     ├── ShutdownTimeoutError         the nodes of a TFCluster did not all end in time
@@ -215,6 +217,24 @@ class RowsLostError(TfosMlError):
 
 class FitCancelledError(TfosMlError):
     """The Spark job of a fit was canceled from outside, or its session was stopped."""
+
+
+class TrialPrunedError(FitCancelledError):
+    """The pruner of a search has ended a fit, because other trials were better after as many epochs."""
+
+
+class SearchError(TfosMlError):
+    """No trial of a search has a result: all have failed, or were pruned.
+
+    Attributes
+    ----------
+    failures : dict of int to Exception
+        The errors of trials that this program has run, by their numbers.
+    """
+
+    def __init__(self, message: str, failures: dict[int, Exception] | None = None):
+        super().__init__(message)
+        self.failures = failures or {}
 
 
 class ResultSizeError(TfosMlError):

@@ -19,6 +19,7 @@ GROUPS = {
     "Training": (params.TrainingParams, "TFEstimator and KerasEstimator"),
     "TrainFn": (params.TrainFnParams, "TFEstimator"),
     "Keras": (params.KerasParams, "KerasEstimator"),
+    "Search": (params.SearchParams, "OptunaSearch"),
 }
 ARGUMENTS = {  # of constructors, but no Params
     "TFModel": {},
@@ -31,11 +32,19 @@ ARGUMENTS = {  # of constructors, but no Params
         "callbacks": "Sequence[Any] | None",
         "customObjects": "Mapping[str, Any] | None",
     },
+    "OptunaSearch": {
+        "estimator": "Any",
+        "space": "Callable[[Any], Mapping[Any, Any]] | Mapping[Any, Any] | None",
+        "evaluator": "Any",
+        "sampler": "Any",
+        "pruner": "Any",
+    },
 }
 STAGES = {
     "TFModel": ("Scoring", "Classifier"),
     "TFEstimator": ("Scoring", "Training", "TrainFn"),
     "KerasEstimator": ("Scoring", "Training", "Classifier", "Keras"),
+    "OptunaSearch": ("Search",),
 }
 HEADER = '''"""Keywords, setters and getters of the stages, written out for type checkers and editors.
 

@@ -130,10 +130,22 @@ def of_texts():
     """A model of texts, whose vocabulary is learned, with a metric whose states are not those of all rows."""
     import keras
 
+    class LargestError(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="largest")
+            self.largest = self.add_weight(initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            error = keras.ops.max(keras.losses.mean_absolute_error(y_true, y_pred))
+            self.largest.assign(keras.ops.maximum(self.largest, error))
+
+        def result(self):
+            return self.largest
+
     keras.utils.set_random_seed(2)
-    words = keras.layers.TextVectorization(output_mode="multi_hot", name="words")
+    words = keras.layers.TextVectorization(10, output_mode="multi_hot", pad_to_max_tokens=True, name="words")
     model = keras.Sequential([keras.layers.Input((), dtype="string"), words, keras.layers.Dense(1)])
-    model.compile("sgd", "mse", metrics=[keras.metrics.RootMeanSquaredError(name="rmse")])
+    model.compile("sgd", "mse", metrics=[LargestError(), keras.metrics.RootMeanSquaredError(name="rmse")])
     return model
 
 
@@ -147,7 +159,7 @@ def test_layers_are_as_adapted_and_metrics_that_do_not_add_up_are_an_error(spark
         rows.features.to_numpy(), rows.label.to_numpy(), batch_size=16, return_dict=True, verbose=0
     )
     assert fitted.evaluate(df) == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(errors.ModelError, match=r"Metrics \['rmse'\] cannot be combined exactly .* 2 nodes"):
+    with pytest.raises(errors.ModelError, match=r"Metrics \['largest'\] cannot be combined exactly .* 2 nodes"):
         fitted.evaluate(df, clusterSize=2)
     with pytest.raises(errors.ParamError, match=r"does not take \['epochs'\]"):
         fitted.evaluate(df, epochs=2)

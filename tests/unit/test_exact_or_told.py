@@ -35,7 +35,7 @@ def told(make, data, directory):
     rows = TrainingData(ctx, WorkerGroup(0, 1, 10.0), model, describe(model), {})
     keras_privates.symbolic_build(model, rows.element_spec())
     try:
-        rules = dry_run._try(model, rows)
+        rules = dry_run._try(model, rows, bool(rows.validation.total))
     except ModelError as error:
         return str(error)
     inexact = {*(rules.train.inexact or ()), *(rules.test.inexact or ())}

@@ -21,6 +21,11 @@ from tfos_ml import errors
 USES = {
     "pyspark": ("from tfos_ml import TFEstimator", "tfos_ml.TFEstimator needs pyspark", "tfos_ml[spark]"),
     "mlflow": ("import tfos_ml.mlflow as m; m.autolog()", "tfos_ml.mlflow.autolog needs mlflow", "tfos_ml[mlflow]"),
+    "optuna": (
+        "from tfos_ml.tuning import OptunaSearch; OptunaSearch(metric='loss')._study()",
+        "OptunaSearch needs optuna",
+        "tfos_ml[optuna]",
+    ),
     "tensorflow": (
         "from tfos_ml.inference.saved_model import load; load('/nowhere', 'serving_default', 'serve')",
         "Scoring in this process needs tensorflow",

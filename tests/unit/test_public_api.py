@@ -13,7 +13,7 @@ from typing import Any
 
 RECORDED = Path(__file__).with_name("public_api.json")
 MADE_BY_US = {"DataFeed", "NodeContext", "SparkClusterResolver", "TFCluster"}  # users do not call their constructors
-MODULES = ("tfos_ml", "tfos_ml.mlflow", "tfos_ml.tfrecord", "tfos_ml.errors")
+MODULES = ("tfos_ml", "tfos_ml.mlflow", "tfos_ml.tuning", "tfos_ml.tfrecord", "tfos_ml.errors")
 
 
 def public_api() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tfos_ml.errors import MissingPackageError
 
-EXTRAS = {"pyspark": "spark", "tensorflow": "tensorflow", "keras": "tensorflow", "mlflow": "mlflow"}
+EXTRAS = {"pyspark": "spark", "tensorflow": "tensorflow", "keras": "tensorflow", "mlflow": "mlflow", "optuna": "optuna"}
 ALSO = {
     "spark": " (pyspark-client does as well, where Spark Connect is all you use)",
     "tensorflow": " (tensorflow-cpu does as well)",

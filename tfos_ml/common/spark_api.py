@@ -89,9 +89,22 @@ def session_thread(spark: SparkSession, target: Callable[[], object], name: str 
     """A daemon thread whose jobs are those of a session, and have the properties of this thread's."""
     from pyspark import InheritableThread
 
-    takes_session = "session" in inspect.signature(InheritableThread.__init__).parameters
-    session = {"session": spark} if takes_session else {}
+    session = {"session": spark} if _takes_session() else {}
     return InheritableThread(target=target, name=name, daemon=True, **session)
+
+
+def _takes_session() -> bool:
+    """Whether threads inherit from a session, as since Spark 4.0."""
+    from pyspark import InheritableThread
+
+    return "session" in inspect.signature(InheritableThread.__init__).parameters
+
+
+def inheriting(spark: SparkSession, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose jobs have the properties that this thread's have now, in whatever thread it is called."""
+    from pyspark import inheritable_thread_target
+
+    return inheritable_thread_target(spark)(function) if _takes_session() else inheritable_thread_target(function)
 
 
 def reader_context(spark: SparkSession) -> Any:

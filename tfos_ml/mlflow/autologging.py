@@ -35,8 +35,8 @@ def autolog(
     """Log every following fit of ``TFEstimator`` and ``KerasEstimator`` to MLflow.
 
     A fit is logged to the active run, to a child run if the active run already has a fit, or to a new run.
-    ``CrossValidator`` and ``TrainValidationSplit`` make one run with a child run for each fit. Only the model of the
-    last fit, with the best Params on all rows, is logged. A run has
+    ``CrossValidator``, ``TrainValidationSplit`` and ``OptunaSearch`` make one run with a child run for each fit. Only
+    the model of the last fit, with the best Params on all rows, is logged. A run has
 
     - Params by name, and your own arguments as ``modelArgs.name`` and ``tfArgs.name``. The values of ``nodeEnv``, and
       values whose names look like secrets, are not logged;

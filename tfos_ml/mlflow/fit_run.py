@@ -215,7 +215,7 @@ class FitRun(FitListener):
         if isinstance(error, errors.NodeError):  # so the job had started
             self._write_overview()
         self._writer.close()
-        was_killed = not isinstance(error, Exception)
+        was_killed = not isinstance(error, Exception) or isinstance(error, errors.TrialPrunedError)
         self._writer.attempt(lambda: self._log_error(error))
         self._end("KILLED" if was_killed else "FAILED")
 

@@ -1,4 +1,4 @@
-"""Logs ``CrossValidator`` and ``TrainValidationSplit`` to one run, with a child run for each fit.
+"""Logs ``CrossValidator``, ``TrainValidationSplit`` and ``OptunaSearch`` to one run, with a child run for each fit.
 
 A search fits in its own threads, in which no MLflow run is active. So the parent run is set as an attribute of the
 estimators that the search copies and fits. For this, ``_fit`` of the search is replaced while ``autolog`` is on.
@@ -20,16 +20,18 @@ from mlflow.utils.autologging_utils import autologging_is_disabled
 from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import content, patching, tracking_server
 from tfos_ml.mlflow.runs import NOBODY, Parent, Runs, parent_of
+from tfos_ml.stages.cluster_estimator import cluster_estimators
 
 if TYPE_CHECKING:
-    from pyspark.ml import Estimator
     from pyspark.sql import DataFrame
 
 
 def _searches() -> list[Any]:
     from pyspark.ml.tuning import CrossValidator, TrainValidationSplit
 
-    return [CrossValidator, TrainValidationSplit]
+    from tfos_ml.tuning import OptunaSearch
+
+    return [CrossValidator, TrainValidationSplit, OptunaSearch]
 
 
 def follow_searches(runs: Runs) -> None:
@@ -47,7 +49,7 @@ def leave_searches() -> None:
 def _followed(runs: Runs, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def fit(self: Any, dataset: DataFrame) -> Any:
-        if not list(_ours(self.getEstimator())):
+        if not list(cluster_estimators(self.getEstimator())):
             return original(self, dataset)
         with _search_run(runs) as parent:
             searching = self.copy()
@@ -69,25 +71,13 @@ def _followed(runs: Runs, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _adopt(search: Any, parent: Parent | None) -> None:
     """Set the parent run of all fits of a search."""
-    for estimator in _ours(search.getEstimator()):
+    for estimator in cluster_estimators(search.getEstimator()):
         estimator._parent_run = parent
 
 
 def _spark_logs_it() -> bool:
     """Whether ``mlflow.pyspark.ml.autolog`` is on, which also logs Params and results of searches."""
     return not autologging_is_disabled("pyspark.ml")  # type: ignore[no-untyped-call]
-
-
-def _ours(estimator: Estimator[Any]) -> Iterator[Any]:
-    """The estimators of tfos_ml within an estimator, a pipeline or a search."""
-    from tfos_ml.stages.cluster_estimator import ClusterEstimator
-
-    if isinstance(estimator, ClusterEstimator):
-        yield estimator
-    for inner in getattr(estimator, "getStages", list)():
-        yield from _ours(inner)
-    if hasattr(estimator, "getEstimator"):
-        yield from _ours(estimator.getEstimator())
 
 
 @contextmanager
@@ -124,8 +114,11 @@ def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
     params = {p.name: search.getOrDefault(p) for p in search.params if search.isDefined(p)}
     plain = {name: redact(v, mark="") for name, v in params.items() if isinstance(v, (bool, int, float, str))}
     plain["estimator"] = type(search.getEstimator()).__name__
-    plain["evaluator"] = type(search.getEvaluator()).__name__
-    plain["paramMaps"] = str(len(search.getEstimatorParamMaps()))
+    if search.getEvaluator() is not None:
+        plain["evaluator"] = type(search.getEvaluator()).__name__
+    points = [content.grid_point(point) for point in getattr(search, "getEstimatorParamMaps", list)()]
+    if points:
+        plain["paramMaps"] = str(len(points))
     search_class = type(search)
     tags = {
         "estimator_name": search_class.__name__,
@@ -136,24 +129,33 @@ def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
         params=[Param(name, value) for name, value in plain.items() if name not in known],
         tags=[RunTag(name, value) for name, value in tags.items()],
     )
-    points = [content.grid_point(point) for point in search.getEstimatorParamMaps()]
-    client.log_dict(parent.run_id, {"paramMaps": points}, "param_maps.json")
+    if points:
+        client.log_dict(parent.run_id, {"paramMaps": points}, "param_maps.json")
 
 
 def _log_best(client: MlflowClient, parent: Parent, search: Any, model: Any) -> None:
-    """Log the metric of each param map (step = index of the param map), and the best param map."""
-    evaluator = search.getEvaluator()
-    values = model.avgMetrics if hasattr(model, "avgMetrics") else model.validationMetrics
-    name = content.metric_name(
-        f"search/{evaluator.getMetricName() if hasattr(evaluator, 'getMetricName') else 'metric'}"
-    )
-    best = max if evaluator.isLargerBetter() else min
-    number = values.index(best(values))
+    """Log the metric of each param map or trial (step = its number), and the best."""
+    if hasattr(model, "trials"):
+        metric, best = model.study["metric"], model.study["best_params"]
+        values = {trial["number"]: trial["value"] for trial in model.trials if trial["state"] == "COMPLETE"}
+        client.log_dict(parent.run_id, {"study": model.study, "trials": model.trials}, "trials.json")
+    else:
+        metric, values, best = _of_grid(search, model)
+    name = content.metric_name(f"search/{metric}")
     now = int(time.time() * 1000)
     known = client.get_run(parent.run_id).data.params
-    params = {f"best_{n}": value for n, value in content.grid_point(search.getEstimatorParamMaps()[number]).items()}
     client.log_batch(
         parent.run_id,
-        metrics=[Metric(name, float(value), now, step) for step, value in enumerate(values)],
-        params=[Param(n, v) for n, v in params.items() if n not in known],
+        metrics=[Metric(name, float(value), now, step) for step, value in values.items()],
+        params=[Param(f"best_{n}", str(v)) for n, v in best.items() if f"best_{n}" not in known],
     )
+
+
+def _of_grid(search: Any, model: Any) -> tuple[str, dict[int, float], dict[str, str]]:
+    """The metric of a search over a grid, its value for each param map, and the best param map."""
+    evaluator = search.getEvaluator()
+    values = model.avgMetrics if hasattr(model, "avgMetrics") else model.validationMetrics
+    best = max if evaluator.isLargerBetter() else min
+    point = content.grid_point(search.getEstimatorParamMaps()[values.index(best(values))])
+    metric = evaluator.getMetricName() if hasattr(evaluator, "getMetricName") else "metric"
+    return metric, dict(enumerate(values)), point

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     _parent_run: Any = None
     """The MLflow run that is the parent of this estimator's fits, if ``tfos_ml.mlflow`` has set one; copies keep it."""
 
+    _watch: Any = None
+    """Called with the reports of a fit's nodes while it runs, if a search has set it; ends the fit by raising."""
+
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
         check_rows(dataset, f"{type(self).__name__}.fit")
@@ -101,7 +104,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
-            reported=listener.reported,
+            reported=self._reported_to(listener),
             driver_program=payload if first else None,
         )
 
@@ -118,6 +121,14 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if self._get("verbose") > 1:
             write_lines([f"{type(self).__name__}.fit: {line(model.summary.timeline)}"])
         return model
+
+    def _reported_to(self, listener: FitListener) -> Callable[[list[dict[str, Any]]], None]:
+        def reported(reports: list[dict[str, Any]]) -> None:
+            listener.reported(reports)
+            if self._watch is not None:
+                self._watch(reports)
+
+        return reported
 
     def _task(
         self,
@@ -294,11 +305,25 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             return FitIterator(estimator, dataset, paramMaps, shared.close)
         level = dataset.storageLevel
         if self._get("cacheDir"):  # a search gives each of its folds to a call of its own
-            directory = filesystems.child_uri(self._get("cacheDir"), f"search-{uuid.uuid4().hex[:12]}")
-            estimator.setCacheDir(directory)
-            absolute = NodeSettings.of_session(dataset.sparkSession).absolute_path(directory)
-            shared.callback(delete_snapshot, pyarrow_uri(absolute))
+            estimator.setCacheDir(snapshot_of_search(self._get("cacheDir"), dataset.sparkSession, shared))
         elif not (level.useMemory or level.useDisk):
             dataset = dataset.persist()
             shared.callback(dataset.unpersist)
         return FitIterator(estimator, dataset, paramMaps, shared.close)
+
+
+def snapshot_of_search(cache_dir: str, spark: SparkSession, shared: ExitStack) -> str:
+    """A directory in ``cacheDir`` for the fits of a search on the same rows; `shared` deletes it when it is closed."""
+    directory = filesystems.child_uri(cache_dir, f"search-{uuid.uuid4().hex[:12]}")
+    shared.callback(delete_snapshot, pyarrow_uri(NodeSettings.of_session(spark).absolute_path(directory)))
+    return directory
+
+
+def cluster_estimators(estimator: Estimator[Any]) -> Iterator[ClusterEstimator]:
+    """The estimators of tfos_ml within an estimator, a pipeline or a search."""
+    if isinstance(estimator, ClusterEstimator):
+        yield estimator
+    for inner in getattr(estimator, "getStages", list)():
+        yield from cluster_estimators(inner)
+    if hasattr(estimator, "getEstimator"):
+        yield from cluster_estimators(estimator.getEstimator())

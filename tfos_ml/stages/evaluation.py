@@ -9,6 +9,7 @@ from tfos_ml import errors
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.keras.model_source import ADAPTED_FILE, WEIGHTS_FILE
+from tfos_ml.protocol.pickling import pack_program, unpack_program
 from tfos_ml.stages.persistence import describe, restore, without_secrets
 
 if TYPE_CHECKING:
@@ -41,18 +42,18 @@ PARAMS = (
     "maxRestarts",
 )
 _OF_MODEL = ("modelArgs", "adaptLayers")
-_FOLDER, _FACT = "estimator/", "estimator"
+_FOLDER, _DESCRIBED = "estimator/", "estimator/described"
 
 
 @dataclass(frozen=True)
 class KeptEstimator:
     """The part of a ``KerasEstimator`` that evaluates: how it is restored, without exports, checkpoints and callbacks.
 
-    It may have pickled functions, which are not unpickled before :meth:`restored` is called.
+    It has pickled functions and arguments, which are not unpickled before :meth:`restored` is called.
     """
 
-    described: Mapping[str, Any]
     files: Mapping[str, bytes]
+    described: Mapping[str, Any] | None = None  # None: as in the files, which lack what may be secrets
 
     @classmethod
     def of(cls, estimator: KerasEstimator) -> KeptEstimator:
@@ -61,21 +62,19 @@ class KeptEstimator:
         for param in estimator.params:
             if param.name not in (*PARAMS, *_OF_MODEL):
                 kept.clear(param)
-        return cls(describe(kept), kept._files())
+        return cls({f"{_FOLDER}{name}": content for name, content in kept._files().items()}, describe(kept))
 
     def to_files(self) -> dict[str, bytes]:
         """The files of a stage that keeps it."""
-        return {f"{_FOLDER}{name}": content for name, content in self.files.items()}
-
-    def to_facts(self) -> dict[str, Any]:
-        """The facts of a stage that keeps it."""
-        return {_FACT: without_secrets(self.described)}
+        if self.described is None:
+            return dict(self.files)
+        return {**self.files, _DESCRIBED: pack_program("modelArgs", None, without_secrets(self.described), {})}
 
     @classmethod
-    def read(cls, files: Mapping[str, bytes], facts: Mapping[str, Any]) -> KeptEstimator | None:
+    def read(cls, files: Mapping[str, bytes]) -> KeptEstimator | None:
         """What a stage has kept, if it has."""
-        own = {name.removeprefix(_FOLDER): content for name, content in files.items() if name.startswith(_FOLDER)}
-        return cls(facts[_FACT], own) if own else None
+        own = {name: content for name, content in files.items() if name.startswith(_FOLDER)}
+        return cls(own) if own else None
 
     def restored(self, model: TFModel, given: Mapping[str, Any]) -> KerasEstimator:
         """The estimator, with the Params of a model and those that are given by name."""
@@ -84,7 +83,9 @@ class KeptEstimator:
         unknown = sorted(set(given) - set(PARAMS))
         if unknown:
             raise errors.ParamError(f"evaluate does not take {unknown}. It takes {', '.join(PARAMS)}.")
-        estimator: KerasEstimator = restore(KerasEstimator, dict(self.described), dict(self.files), "This TFModel")
+        described = self.described or unpack_program(self.files[_DESCRIBED])
+        files = {name.removeprefix(_FOLDER): content for name, content in self.files.items()}
+        estimator: KerasEstimator = restore(KerasEstimator, dict(described), files, "This TFModel")
         for name in PARAMS:
             if model.hasParam(name) and model.isSet(name):
                 estimator.set(estimator.getParam(name), model.getOrDefault(name))

@@ -197,6 +197,36 @@ class KerasAccessors(ParamsBase):
     def getInitialWeights(self) -> str: """Value of ``initialWeights``."""; return self.getOrDefault("initialWeights")
 
 
+class SearchKeywords(TypedDict, total=False):
+    numTrials: int
+    parallelism: int
+    metric: str | None
+    direction: str | None
+    validation: int | float | str | None
+    storage: str | None
+    studyName: str | None
+    seed: int
+
+
+class SearchAccessors(ParamsBase):
+    def setNumTrials(self, value: int) -> Self: """Set ``numTrials``: number of trials, with those that the study in storage has already."""; return self._set_checked(numTrials=value)
+    def getNumTrials(self) -> int: """Value of ``numTrials``."""; return self.getOrDefault("numTrials")
+    def setParallelism(self, value: int) -> Self: """Set ``parallelism``: number of trials that run at the same time, if Spark has slots for them."""; return self._set_checked(parallelism=value)
+    def getParallelism(self) -> int: """Value of ``parallelism``."""; return self.getOrDefault("parallelism")
+    def setMetric(self, value: str) -> Self: """Set ``metric``: metric of the fit's history to optimize, such as 'val_loss', in place of an evaluator."""; return self._set_checked(metric=value)
+    def getMetric(self) -> str: """Value of ``metric``."""; return self.getOrDefault("metric")
+    def setDirection(self, value: str) -> Self: """Set ``direction``: whether a metric is to 'minimize' or 'maximize'; unset: losses are minimized, and evaluators know it."""; return self._set_checked(direction=value)
+    def getDirection(self) -> str: """Value of ``direction``."""; return self.getOrDefault("direction")
+    def setValidation(self, value: int | float | str) -> Self: """Set ``validation``: validation rows: a number of folds, a fraction, or a boolean column that is true for them; unset: those of the estimator's own Params."""; return self._set_checked(validation=value)
+    def getValidation(self) -> int | float | str: """Value of ``validation``."""; return self.getOrDefault("validation")
+    def setStorage(self, value: str) -> Self: """Set ``storage``: Optuna's storage, a URL such as 'sqlite:///study.db'; unset: memory."""; return self._set_checked(storage=value)
+    def getStorage(self) -> str: """Value of ``storage``."""; return self.getOrDefault("storage")
+    def setStudyName(self, value: str) -> Self: """Set ``studyName``: name of the study in storage; a study that exists goes on."""; return self._set_checked(studyName=value)
+    def getStudyName(self) -> str: """Value of ``studyName``."""; return self.getOrDefault("studyName")
+    def setSeed(self, value: int) -> Self: """Set ``seed``: seed of the default sampler, and of the draw of validation rows."""; return self._set_checked(seed=value)
+    def getSeed(self) -> int: """Value of ``seed``."""; return self.getOrDefault("seed")
+
+
 class TFModelKeywords(ScoringKeywords, ClassifierKeywords, total=False):
     pass
 
@@ -250,5 +280,27 @@ class KerasEstimatorConstructor(ParamsBase):
 
     @keyword_only
     def setParams(self, **params: Unpack[KerasEstimatorKeywords]) -> Self:
+        """Set any of them by keyword."""
+        return self._set_given(self._take_keywords())
+
+
+class OptunaSearchKeywords(SearchKeywords, total=False):
+    estimator: Any
+    space: Callable[[Any], Mapping[Any, Any]] | Mapping[Any, Any] | None
+    evaluator: Any
+    sampler: Any
+    pruner: Any
+
+
+class OptunaSearchConstructor(ParamsBase):
+    _keywords = OptunaSearchKeywords
+
+    @keyword_only
+    def __init__(self, **params: Unpack[OptunaSearchKeywords]) -> None:
+        super().__init__()
+        self._construct(self._take_keywords())
+
+    @keyword_only
+    def setParams(self, **params: Unpack[OptunaSearchKeywords]) -> Self:
         """Set any of them by keyword."""
         return self._set_given(self._take_keywords())

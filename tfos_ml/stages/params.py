@@ -31,6 +31,7 @@ from tfos_ml.stages.constraints import (
     MAPPING,
     SECONDS,
     TEXT,
+    VALIDATION,
     VERBOSITY,
     choice,
     integer,
@@ -179,3 +180,23 @@ class KerasParams(keywords.KerasAccessors, ClassifierParams, TrainingParams):
         integer(1),
     )
     initialWeights = Param("weights to start from: .keras or .weights.h5 file, or a fit's exportDir", TEXT)
+
+
+class SearchParams(keywords.SearchAccessors):
+    """Params of OptunaSearch."""
+
+    numTrials = Param("number of trials, with those that the study in storage has already", integer(1), 20)
+    parallelism = Param("number of trials that run at the same time, if Spark has slots for them", integer(1), 1)
+    metric = Param("metric of the fit's history to optimize, such as 'val_loss', in place of an evaluator", TEXT)
+    direction = Param(
+        "whether a metric is to 'minimize' or 'maximize'; unset: losses are minimized, and evaluators know it",
+        choice("minimize", "maximize"),
+    )
+    validation = Param(
+        "validation rows: a number of folds, a fraction, or a boolean column that is true for them; unset: those of "
+        "the estimator's own Params",
+        VALIDATION,
+    )
+    storage = Param("Optuna's storage, a URL such as 'sqlite:///study.db'; unset: memory", TEXT)
+    studyName = Param("name of the study in storage; a study that exists goes on", TEXT)
+    seed = Param("seed of the default sampler, and of the draw of validation rows", ANY_INTEGER, 0)

@@ -309,7 +309,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
 
     def _facts(self) -> dict[str, Any]:
         summary = None if self._summary is None else dataclasses.asdict(self._summary)
-        return {"summary": summary, "labels": self._labels, **({} if self._kept is None else self._kept.to_facts())}
+        return {"summary": summary, "labels": self._labels}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
         if MODEL_FILE in files:
@@ -318,7 +318,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         saved = facts.get("summary")
         self._summary = None if saved is None else TrainingSummary._from_json(saved)
         self._labels = tuple(facts.get("labels", ()))
-        self._kept = KeptEstimator.read(files, facts)
+        self._kept = KeptEstimator.read(files)
 
     def registerUDF(self, spark: SparkSession, name: str) -> Any:
         """Register the model as a function for SQL, ``SELECT name(x) FROM t``.

@@ -1,0 +1,220 @@
+"""``OptunaSearch``: trials are fits, which end when they are pruned; a search goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+import pytest
+from conftest import CLUSTER, LOCAL, jobs_of, on
+from connect_server import needs_connect_server
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.evaluation import RegressionEvaluator
+from pyspark.ml.feature import VectorAssembler
+from pyspark.sql import functions as F
+from tracking import logged, models_of, runs_of, series
+
+from tfos_ml import KerasEstimator, errors
+from tfos_ml.tuning import OptunaSearch, OptunaSearchModel
+
+OVER = ("COMPLETE", "PRUNED")
+LONG = 5000  # epochs of a fit that only its pruner ends within the time of a test
+pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet():
+    """Keras on the driver, which changes the environment; and Optuna without a line for each trial."""
+    import keras  # noqa: F401
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    yield
+    optuna.logging.set_verbosity(level)
+
+
+def line(rate=0.1):
+    """A straight line; a rate of 0 learns nothing, and a negative one is an error."""
+    import keras
+
+    if rate < 0:
+        raise ValueError("a rate below 0")
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(rate), "mse")
+    return model
+
+
+def rows(spark):
+    number = F.col("id")
+    return spark.range(0, 120, 1, 2).select("id", (number / 120).alias("x"), (number / 60 + 1).alias("label"))
+
+
+def pipeline(**params):
+    assembler = VectorAssembler(inputCols=["x"], outputCol="features")
+    return Pipeline(stages=[assembler, KerasEstimator(model=line, batchSize=32, seed=1, verbose=0, **params)])
+
+
+def rates(keras):
+    """A space in which fits whose rate is 0 are long."""
+
+    def space(trial):
+        rate = trial.suggest_float("rate", -1, 1)
+        return {"rate": rate, keras.epochs: 3 if rate else LONG}
+
+    return space
+
+
+def search(estimator, **params):
+    """Four trials: one that fails, one that learns nothing, and two that are good."""
+    sampler = optuna.samplers.GridSampler({"rate": [-1.0, 0.0, 0.05, 0.2]}, seed=0)
+    pruner = optuna.pruners.ThresholdPruner(upper=4.0)
+    given = {"space": rates(estimator.getStages()[-1]), "metric": "val_loss", "validation": 0.25, "seed": 3}
+    return OptunaSearch(estimator=estimator, sampler=sampler, pruner=pruner, **{**given, **params})
+
+
+@pytest.mark.timeout(300)
+def test_a_search_prunes_goes_on_from_its_storage_and_is_saved(spark, tmp_path):
+    df = rows(spark)
+    study = {"storage": f"sqlite:///{tmp_path}/study.db", "studyName": "line"}
+    estimator = pipeline(clusterSize=2, cacheDir=f"{tmp_path}/rows")
+    whole = search(estimator, **study, numTrials=2)
+    whole.write().save(f"{tmp_path}/search")
+    whole.fit(df)
+    before = optuna.load_study(study_name="line", storage=study["storage"]).trials
+    assert len(before) == 2
+
+    loaded = OptunaSearch.load(f"{tmp_path}/search").setNumTrials(4)
+    model = Pipeline(stages=[loaded]).fit(df).stages[0]
+    assert [trial["state"] for trial in model.trials[:2]] == [trial.state.name for trial in before]
+    by_rate = {trial["params"]["rate"]: trial for trial in model.trials}
+    assert len(model.trials) == len(by_rate) == 4
+    assert "ValueError: a rate below 0" in by_rate[-1.0]["error"]
+    pruned = by_rate[0.0]
+    assert (by_rate[-1.0]["state"], pruned["state"]) == ("FAIL", "PRUNED")
+    assert len(pruned["epochs"]) == 1
+    assert pruned["epochs"]["0"] > 4
+    assert 0 < pruned["prune_seconds"] <= 2
+    assert by_rate[0.2]["value"] == by_rate[0.2]["epochs"]["2"] < by_rate[0.05]["value"]
+    assert (model.study["best_value"], model.study["best_params"]) == (by_rate[0.2]["value"], {"rate": 0.2})
+    assert isinstance(model.bestModel, PipelineModel)
+    assert list(model.bestModel.stages[-1].summary.history) == ["loss"]  # of all rows
+    assert not list(tmp_path.glob("rows/search-*"))
+
+    PipelineModel(stages=[model]).write().save(f"{tmp_path}/model")
+    again = PipelineModel.load(f"{tmp_path}/model").stages[0]
+    assert isinstance(again, OptunaSearchModel)
+    assert (again.study, again.trials) == (model.study, model.trials)
+    assert again.transform(df).select("prediction").collect() == model.transform(df).select("prediction").collect()
+
+
+def test_wrong_searches_are_typed_errors_before_any_job(spark):
+    df, keras = rows(spark), KerasEstimator(model=line, verbose=0)
+    before = jobs_of(spark)
+    space = {"rate": FloatDistribution(0.1, 0.2)}
+    for params, message in {
+        "space": ({}, "space must be set"),
+        "metric": ({"space": space}, "Set either metric"),
+        "direction": ({"space": space, "metric": "val_mae"}, "Set direction"),
+        "evaluator": ({"space": space, "evaluator": RegressionEvaluator()}, "An evaluator needs validation"),
+        "storage": ({"space": space, "metric": "loss", "storage": "sqlite:///:memory:"}, "storage needs studyName"),
+        "distributions": ({"space": {"rate": 0.1}, "metric": "loss"}, "space must have distributions"),
+        "column": ({"space": space, "metric": "loss", "validation": "no"}, "'no' does not exist"),
+    }.values():
+        with pytest.raises(errors.InvalidInputError, match=message):
+            OptunaSearch(estimator=keras, **params).fit(df)
+    with pytest.raises(errors.ParamError, match="validation must be a number of folds"):
+        OptunaSearch(validation=1)
+    wrong = OptunaSearch(estimator=keras, space={"epochs": CategoricalDistribution([1])}, metric="loss", numTrials=2)
+    with pytest.raises(
+        errors.SearchError, match=r"None of 2 trials has a result \(2 FAIL\).*Give the Params"
+    ) as caught:
+        wrong.fit(df)
+    assert [type(error) for error in caught.value.failures.values()] == [errors.ParamError] * 2
+    assert jobs_of(spark) == before
+
+
+@pytest.mark.chaos
+@on(LOCAL, CLUSTER)
+@pytest.mark.timeout(600)
+def test_trials_run_at_the_same_time_on_folds_and_are_evaluated(any_spark):
+    df, keras = rows(any_spark), KerasEstimator(model=line, epochs=2, batchSize=32, seed=1, verbose=0)
+    pipeline = Pipeline(stages=[VectorAssembler(inputCols=["x"], outputCol="features"), keras])
+    space = {"rate": FloatDistribution(0.01, 0.2), keras.batchSize: CategoricalDistribution([16, 32])}
+    values = []
+    for parallelism in (2, 1, 1):
+        search = OptunaSearch(estimator=pipeline, space=space, evaluator=RegressionEvaluator(), numTrials=3, seed=4)
+        model = search.setValidation(2).setParallelism(parallelism).fit(df)
+        assert [trial["state"] for trial in model.trials] == ["COMPLETE"] * 3
+        assert model.study["metric"] == "rmse"
+        assert model.study["best_value"] == min(trial["value"] for trial in model.trials)
+        values.append([(trial["params"], round(trial["value"], 6)) for trial in model.trials])
+    assert values[1] == values[2]  # the same trials by the same seed
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_search_is_one_mlflow_run_with_a_child_for_each_trial(spark, tmp_path):
+    with logged(f"sqlite:///{tmp_path}/runs.db", "search") as client:
+        model = search(pipeline(), numTrials=4).fit(rows(spark))
+        parent, *children = runs_of(client, "search")
+        assert parent.data.tags["estimator_name"] == "OptunaSearch"
+        assert parent.data.params["numTrials"] == "4"
+        assert parent.data.params["best_rate"] == "0.2"
+        values = {t["number"]: t["value"] for t in model.trials if t["state"] == "COMPLETE"}
+        assert dict(series(client, parent, "search/val_loss")) == pytest.approx(values)
+        assert {child.data.tags["mlflow.parentRunId"] for child in children} == {parent.info.run_id}
+        status = sorted(child.info.status for child in children)
+        assert status == ["FAILED", "FINISHED", "FINISHED", "FINISHED", "KILLED"]  # with the fit on all rows
+        with_model = [child for child in children if models_of(client, child)]
+        assert [child.data.params["modelArgs.rate"] for child in with_model] == ["0.2"]
+
+
+def run_search(where, directory, trials, signal_number=None, epochs="3"):
+    """The result of a search in a process of its own; None if that is sent a signal when it is under way."""
+    command = [sys.executable, str(Path(__file__).parents[1] / "search_program.py"), where, str(directory), str(trials)]
+    with open(directory / "stderr", "ab") as errors_file:
+        process = subprocess.Popen([*command, epochs], stdout=subprocess.PIPE, stderr=errors_file, text=True)
+    try:
+        for line in process.stdout:
+            if line.startswith("RESULT "):
+                return json.loads(line.removeprefix("RESULT "))
+            if signal_number is not None and line.startswith("UNDER WAY"):
+                process.send_signal(signal_number)
+        return None
+    finally:
+        process.wait(60)
+        process.stdout.close()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_search_whose_driver_ended_goes_on_from_its_storage(tmp_path, signal_number):
+    assert run_search("local[4]", tmp_path, 6, signal_number) is None
+    url = f"sqlite:///{tmp_path}/study.db"
+    before = [t for t in optuna.load_study(study_name="curve", storage=url).trials if t.state.name in OVER]
+    assert 2 <= len(before) < 6
+    result = run_search("local[4]", tmp_path, 6)
+    over = [trial for trial in result["trials"] if trial["state"] in OVER]
+    assert len(over) == 6
+    assert [trial["number"] for trial in over[: len(before)]] == [trial.number for trial in before]
+    assert [trial["value"] for trial in over[: len(before)]] == [trial.value for trial in before]
+    repeated = [trial for trial in result["trials"] if trial["state"] == "FAIL"]
+    assert [trial["params"] for trial in repeated] == [over[len(before)]["params"]]
+
+
+@needs_connect_server
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_trials_are_pruned_through_spark_connect(connect_server, tmp_path):
+    result = run_search(connect_server.url, tmp_path, 6, epochs="30")
+    states = [trial["state"] for trial in result["trials"]]
+    assert set(states) == {"COMPLETE", "PRUNED"}
+    pruned = [trial for trial in result["trials"] if trial["state"] == "PRUNED"]
+    assert all(trial["prune_seconds"] <= 2 and len(trial["epochs"]) < 30 for trial in pruned)

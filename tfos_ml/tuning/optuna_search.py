@@ -1,0 +1,373 @@
+"""``OptunaSearch``: a search with Optuna as a Spark ML estimator, and its model."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from pyspark.ml import Estimator, Model
+from pyspark.ml.util import DefaultParamsReader
+
+from tfos_ml import errors
+from tfos_ml.common.arguments import check_rows
+from tfos_ml.common.extras import needed_by
+from tfos_ml.common.spark_api import reader_context
+from tfos_ml.common.tracebacks import concise
+from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
+from tfos_ml.stages.cluster_estimator import cluster_estimators, snapshot_of_search
+from tfos_ml.stages.declared import document_params
+from tfos_ml.stages.keywords import OptunaSearchConstructor
+from tfos_ml.stages.params import SearchParams
+from tfos_ml.stages.persistence import Saveable, StageReader, StageWriter
+from tfos_ml.tuning.folds import folds, marked
+from tfos_ml.tuning.space import check, chosen
+from tfos_ml.tuning.trials import Objective, Trials, table_of, take_up
+
+if TYPE_CHECKING:
+    from pyspark.ml.param import Param
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+    from typing_extensions import Self
+
+_OBJECTS = ("estimator", "space", "evaluator", "sampler", "pruner")  # arguments that are no Params
+_MAXIMIZE, _MINIMIZE = "maximize", "minimize"
+
+
+class _Nested(Saveable):
+    """A stage whose parts are stages, which are saved beside it, each in a directory."""
+
+    def _parts(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _set_parts(self, parts: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _facts(self) -> dict[str, Any]:
+        return {"parts": sorted(self._parts())}
+
+    def write(self) -> _NestedWriter:
+        """A writer: ``stage.write().overwrite().save(path)``."""
+        return _NestedWriter(self)
+
+    @classmethod
+    def read(cls) -> _NestedReader:
+        """A reader: ``cls.read().load(path)``."""
+        return _NestedReader(cls)
+
+
+class _NestedWriter(StageWriter):
+    def save(self, path: str) -> None:
+        """Save the stage, and its parts; raises as ``StageWriter.save``."""
+        super().save(path)
+        for name, part in self._stage._parts().items():
+            writer = part.write()
+            (writer.overwrite() if self.shouldOverwrite else writer).save(f"{path}/{name}")
+
+
+class _NestedReader(StageReader):
+    def load(self, path: str) -> Any:
+        """The stage that was saved at `path`, with its parts; raises as ``StageReader.load``."""
+        context = reader_context(self.sparkSession)
+        stage = super().load(path)
+        names = DefaultParamsReader.loadMetadata(path, context)["parts"]
+        stage._set_parts({name: DefaultParamsReader.loadParamsInstance(f"{path}/{name}", context) for name in names})
+        return stage
+
+
+@document_params
+class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Nested):
+    """Searches hyperparameters with Optuna: each trial is a fit, on as many nodes as it asks for.
+
+    With ``metric``, each epoch of a fit is reported to its trial while the fit runs, and a trial that the pruner finds
+    worse than others is ended at once. With ``evaluator``, trials run to their end. ``fit`` returns the model of the
+    best trial's Params, fitted on all rows.
+
+    Trials that fail do not end the search. With ``storage`` and ``studyName``, a search that was interrupted goes on
+    with the trials that are missing; only one program may run a study at a time.
+
+    Parameters
+    ----------
+    estimator : pyspark.ml.Estimator
+        A ``KerasEstimator`` or ``TFEstimator``, or a ``Pipeline`` with one; with ``evaluator`` any estimator.
+    space : callable or dict
+        A function of an ``optuna.Trial`` that returns a dict, or a dict of Optuna's distributions. The keys are Params
+        of the estimator, or of stages of the pipeline, and names of arguments of the model function (``modelArgs``).
+    evaluator : pyspark.ml.evaluation.Evaluator, optional
+        Computes the value of a trial from the scored validation rows; in place of ``metric``.
+    sampler : optuna.samplers.BaseSampler, optional
+        The default is ``TPESampler`` with ``seed``: with ``parallelism=1`` a search has the same trials each time.
+    pruner : optuna.pruners.BasePruner, optional
+        The default is Optuna's, ``MedianPruner``. With several folds, the epochs of the first one are reported.
+
+    Examples
+    --------
+    >>> from optuna.distributions import IntDistribution                              # doctest: +SKIP
+    >>> estimator = KerasEstimator(model=make_model, epochs=20, clusterSize=2)        # doctest: +SKIP
+    >>> space = {"units": IntDistribution(4, 64), estimator.batchSize: IntDistribution(32, 256)}
+    >>> search = OptunaSearch(estimator=estimator, space=space, metric="val_loss", validation=0.2)
+    >>> found = search.fit(df)                                                        # doctest: +SKIP
+    >>> found.study["best_params"], found.transform(df)                               # doctest: +SKIP
+    """
+
+    __module__ = "tfos_ml.tuning"
+
+    def _construct(self, given: dict[str, Any]) -> None:
+        self._set_defaults()
+        self._objects: dict[str, Any] = dict.fromkeys(_OBJECTS)
+        self._set_given(given)
+
+    def _set_given(self, given: dict[str, Any]) -> Self:
+        self._objects.update({name: given.pop(name) for name in _OBJECTS if name in given})
+        return super()._set_given(given)
+
+    def setEstimator(self, value: Any) -> OptunaSearch:
+        """Set the estimator."""
+        return self._set_given({"estimator": value})
+
+    def getEstimator(self) -> Any:
+        """The estimator."""
+        return self._objects["estimator"]
+
+    def setSpace(self, value: Any) -> OptunaSearch:
+        """Set the space."""
+        return self._set_given({"space": value})
+
+    def getSpace(self) -> Any:
+        """The space."""
+        return self._objects["space"]
+
+    def setEvaluator(self, value: Any) -> OptunaSearch:
+        """Set the evaluator."""
+        return self._set_given({"evaluator": value})
+
+    def getEvaluator(self) -> Any:
+        """The evaluator."""
+        return self._objects["evaluator"]
+
+    def setSampler(self, value: Any) -> OptunaSearch:
+        """Set the sampler."""
+        return self._set_given({"sampler": value})
+
+    def getSampler(self) -> Any:
+        """The sampler."""
+        return self._objects["sampler"]
+
+    def setPruner(self, value: Any) -> OptunaSearch:
+        """Set the pruner."""
+        return self._set_given({"pruner": value})
+
+    def getPruner(self) -> Any:
+        """The pruner."""
+        return self._objects["pruner"]
+
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> OptunaSearch:
+        """A copy with copies of the estimator and the evaluator, to which Params of theirs in `extra` go."""
+        copied = super().copy(extra)
+        copied._objects = dict(self._objects)
+        for name in ("estimator", "evaluator"):
+            if self._objects[name] is not None:
+                copied._objects[name] = self._objects[name].copy(extra)
+        return copied
+
+    @concise
+    def _fit(self, dataset: DataFrame) -> OptunaSearchModel:
+        check_rows(dataset, "OptunaSearch.fit")
+        self._check_params()
+        self._check_objects()
+        study = self._study()
+        failures: dict[int, Exception] = {}
+        if missing := take_up(study, self._get("numTrials")):
+            with ExitStack() as shared:
+                trials = Trials(study, self._objective(dataset, shared))
+                trials.run(dataset.sparkSession, missing, self._get("parallelism"))
+                failures = trials.failures
+        _check_outcome(study, failures)
+        best = chosen(self.getSpace(), study.best_trial, self.getEstimator())
+        model = OptunaSearchModel._of(
+            self.getEstimator().copy(best).fit(dataset), self._summary(study), table_of(study)
+        )
+        model._resetUid(self.uid)
+        return model
+
+    def _check_objects(self) -> None:
+        evaluator, metric = self.getEvaluator(), self._get("metric")
+        lacking = [name for name in ("estimator", "space") if self._objects[name] is None]
+        if lacking:
+            raise errors.ParamError(f"{' and '.join(lacking)} must be set: OptunaSearch(estimator=..., space=...).")
+        if (evaluator is None) == (metric is None):
+            raise errors.ParamError(
+                "Set either metric, a name in the history of the fit such as 'val_loss', or evaluator. "
+                f"Received: metric={metric!r}, evaluator={evaluator!r}"
+            )
+        if evaluator is not None and (self._get("validation") is None or self.getPruner() is not None):
+            raise errors.ParamError(
+                "An evaluator needs validation, such as validation=0.2, and no pruner: only epochs of a metric are "
+                f"pruned. Received: validation={self._get('validation')!r}, pruner={self.getPruner()!r}"
+            )
+        own = list(cluster_estimators(self.getEstimator()))
+        if metric is not None and len(own) != 1:
+            raise errors.ParamError(
+                f"metric={metric!r} needs one KerasEstimator or TFEstimator in the estimator; there are {len(own)}. "
+                "Use an evaluator."
+            )
+        if self._get("storage") and not self._get("studyName"):
+            raise errors.ParamError("storage needs studyName, the name by which a search finds its study again.")
+
+    def _direction(self) -> str:
+        given: str | None = self._get("direction")
+        if self.getEvaluator() is not None:
+            natural = _MAXIMIZE if self.getEvaluator().isLargerBetter() else _MINIMIZE
+            if given not in (None, natural):
+                raise errors.ParamError(f"direction={given!r}, but the evaluator is to {natural}. Unset direction.")
+            return natural
+        metric = self._get("metric")
+        if given is None and not metric.endswith("loss"):
+            raise errors.ParamError(f"Set direction, 'minimize' or 'maximize': metric={metric!r} is not a loss.")
+        return given or _MINIMIZE
+
+    def _study(self) -> Any:
+        with needed_by("OptunaSearch"):
+            import optuna
+
+        direction = self._direction()
+        check(self.getSpace())
+        study = optuna.create_study(
+            storage=self._get("storage"),
+            study_name=self._get("studyName"),
+            direction=direction,
+            pruner=self.getPruner(),
+            load_if_exists=True,
+        )
+        if study.direction.name.lower() != direction:
+            raise errors.ParamError(
+                f"The study {study.study_name!r} is to {study.direction.name.lower()}, not to {direction}. Give the "
+                "search another studyName."
+            )
+        # A study that goes on does not draw again what it has drawn.
+        seed = self._get("seed") + len(study.get_trials(deepcopy=False))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of constant_liar
+            default = optuna.samplers.TPESampler(seed=seed, constant_liar=self._get("parallelism") > 1)
+        study.sampler = self.getSampler() or default
+        return study
+
+    def _objective(self, dataset: DataFrame, shared: ExitStack) -> Objective:
+        """What the trials compute, on rows that are computed once; `shared` ends with the search."""
+        validation, estimator = self._get("validation"), self.getEstimator()
+        evaluator, metric = self.getEvaluator(), self._get("metric")
+        rows = dataset if validation is None else marked(dataset, validation, self._get("seed"))
+        cache_dirs = {own.getCacheDir() for own in cluster_estimators(estimator) if own._get("cacheDir")}
+        level = dataset.storageLevel
+        if evaluator is not None or not (cache_dirs or level.useMemory or level.useDisk):
+            rows = rows.persist()
+            shared.callback(rows.unpersist)
+        parts = [rows] if validation is None else folds(rows, validation)
+        if len(cache_dirs) == 1:
+            cache_dir = cache_dirs.pop()
+            directories = [snapshot_of_search(cache_dir, dataset.sparkSession, shared) for _ in parts]
+        else:
+            directories = []
+        return Objective(estimator, self.getSpace(), parts, evaluator, metric, directories)
+
+    def _summary(self, study: Any) -> dict[str, Any]:
+        evaluator = self.getEvaluator()
+        metric = self._get("metric") if evaluator is None else type(evaluator).__name__
+        if evaluator is not None and hasattr(evaluator, "getMetricName"):
+            metric = evaluator.getMetricName()
+        return {
+            "name": study.study_name,
+            "metric": metric,
+            "direction": study.direction.name.lower(),
+            "best_trial": study.best_trial.number,
+            "best_value": study.best_value,
+            "best_params": dict(study.best_params),
+        }
+
+    def transformSchema(self, schema: StructType) -> StructType:
+        """Schema of ``transform`` of the fitted model, as the estimator knows it."""
+        transformed: StructType = self.getEstimator().transformSchema(schema)
+        return transformed
+
+    def _parts(self) -> dict[str, Any]:
+        return {name: self._objects[name] for name in ("estimator", "evaluator") if self._objects[name] is not None}
+
+    def _set_parts(self, parts: dict[str, Any]) -> None:
+        self._objects.update(parts)
+
+    def _files(self) -> dict[str, bytes]:
+        rest = {name: self._objects[name] for name in _OBJECTS if name not in self._parts()}
+        function = rest["space"] if callable(rest["space"]) else None
+        return {PROGRAM_FILE: pack_program("The space", function, rest, rest)}
+
+    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        self._objects.update(unpack_program(files[PROGRAM_FILE]))
+
+
+def _check_outcome(study: Any, failures: dict[int, Exception]) -> None:
+    """Raise ``SearchError`` if no trial has a result."""
+    from optuna.trial import TrialState
+
+    if study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+        return
+    states = [trial.state.name for trial in study.get_trials(deepcopy=False)]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    first = f" The first failure: {type(e).__name__}: {e}" if (e := failures.get(min(failures, default=-1))) else ""
+    raise errors.SearchError(f"None of {len(states)} trials has a result ({counts}).{first}", failures)
+
+
+class OptunaSearchModel(Model, _Nested):
+    """The result of ``OptunaSearch.fit``.
+
+    Attributes
+    ----------
+    bestModel : pyspark.ml.Model
+        The model of the best trial's Params, fitted on all rows; a ``PipelineModel`` if the estimator is a pipeline.
+    study : dict
+        ``name``, ``metric`` and ``direction`` of the study; ``best_trial``, ``best_value``, ``best_params``.
+    trials : list of dict
+        For each trial ``number``, ``state`` ("COMPLETE", "PRUNED", "FAIL"), ``value``, ``params``, ``epochs`` (the
+        metric by epoch), ``seconds``, ``prune_seconds`` (from the pruner's decision to the end of the Spark job) and
+        ``error``.
+    """
+
+    __module__ = "tfos_ml.tuning"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bestModel: Any = None
+        self.study: dict[str, Any] = {}
+        self.trials: list[dict[str, Any]] = []
+
+    @classmethod
+    def _of(cls, best: Any, study: dict[str, Any], trials: list[dict[str, Any]]) -> OptunaSearchModel:
+        model = cls()
+        model.bestModel, model.study, model.trials = best, study, trials
+        return model
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        transformed: DataFrame = self.bestModel.transform(dataset)
+        return transformed
+
+    def transformSchema(self, schema: StructType) -> StructType:
+        """Schema of ``transform``."""
+        transformed: StructType = self.bestModel.transformSchema(schema)
+        return transformed
+
+    def copy(self, extra: dict[Param[Any], Any] | None = None) -> OptunaSearchModel:
+        """A copy with a copy of the best model, to which the Params in `extra` go."""
+        copied = super().copy(extra)
+        copied.bestModel = self.bestModel.copy(extra)
+        return copied
+
+    def _parts(self) -> dict[str, Any]:
+        return {"bestModel": self.bestModel}
+
+    def _set_parts(self, parts: dict[str, Any]) -> None:
+        self.bestModel = parts["bestModel"]
+
+    def _facts(self) -> dict[str, Any]:
+        return {**super()._facts(), "study": self.study, "trials": self.trials}
+
+    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+        self.study, self.trials = facts["study"], facts["trials"]
