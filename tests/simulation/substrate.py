@@ -107,7 +107,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield attempt, "grow_seconds", lambda spark: 5.0
     yield attempt, "leaving_executors", lambda spark: False
     yield attempt, "map_in_arrow", lambda df, function, schema, barrier, profile: df(function.args[0])
-    yield fit_job, "check_settings", lambda spark: None
+    yield fit_job, "check_settings", lambda spark, uses_grpc: None
     yield fit_job, "check_executors", lambda spark, tasks: None
     yield fit_job, "draws_stages", lambda spark: False
     yield fit_job, "_of_session", lambda task, spark, verbose: task
