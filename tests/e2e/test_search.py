@@ -81,27 +81,28 @@ def search(estimator, **params):
 @pytest.mark.timeout(300)
 def test_a_search_prunes_goes_on_from_its_storage_and_is_saved(spark, tmp_path):
     df = rows(spark)
-    study = {"storage": f"sqlite:///{tmp_path}/study.db", "studyName": "line"}
-    estimator = pipeline(clusterSize=2, cacheDir=f"{tmp_path}/rows")
-    whole = search(estimator, **study, numTrials=2)
-    whole.write().save(f"{tmp_path}/search")
-    whole.fit(df)
-    before = optuna.load_study(study_name="line", storage=study["storage"]).trials
-    assert len(before) == 2
+    stored = {"storage": f"sqlite:///{tmp_path}/study.db", "studyName": "line"}
+    study = optuna.create_study(storage=stored["storage"], study_name="line", direction="minimize")
+    known = {"rate": FloatDistribution(-1, 1)}
+    study.add_trial(optuna.trial.create_trial(params={"rate": 0.05}, distributions=known, value=9.0))
+    for rate in (0.0, -1.0, 0.2):
+        study.enqueue_trial({"rate": rate})
+    study.ask(known)  # by a program that has ended since
 
-    loaded = OptunaSearch.load(f"{tmp_path}/search").setNumTrials(4)
-    model = Pipeline(stages=[loaded]).fit(df).stages[0]
-    assert [trial["state"] for trial in model.trials[:2]] == [trial.state.name for trial in before]
-    by_rate = {trial["params"]["rate"]: trial for trial in model.trials}
-    assert len(model.trials) == len(by_rate) == 4
-    assert "ValueError: a rate below 0" in by_rate[-1.0]["error"]
-    pruned = by_rate[0.0]
-    assert (by_rate[-1.0]["state"], pruned["state"]) == ("FAIL", "PRUNED")
-    assert len(pruned["epochs"]) == 1
+    estimator = pipeline(clusterSize=2, cacheDir=f"{tmp_path}/rows")
+    search(estimator, **stored, sampler=None, numTrials=4).write().save(f"{tmp_path}/search")
+    model = Pipeline(stages=[OptunaSearch.load(f"{tmp_path}/search")]).fit(df).stages[0]
+    done, interrupted, failed, best, pruned = model.trials
+    assert [trial["params"]["rate"] for trial in model.trials] == [0.05, 0.0, -1.0, 0.2, 0.0]
+    states = [trial["state"] for trial in (done, interrupted, failed, best, pruned)]
+    assert states == ["COMPLETE", "FAIL", "FAIL", "COMPLETE", "PRUNED"]
+    assert (done["value"], interrupted["error"]) == (9.0, None)
+    assert "ValueError: a rate below 0" in failed["error"]
+    assert list(pruned["epochs"]) == ["0"]
     assert pruned["epochs"]["0"] > 4
     assert 0 < pruned["prune_seconds"] <= 2
-    assert by_rate[0.2]["value"] == by_rate[0.2]["epochs"]["2"] < by_rate[0.05]["value"]
-    assert (model.study["best_value"], model.study["best_params"]) == (by_rate[0.2]["value"], {"rate": 0.2})
+    assert best["value"] == best["epochs"]["2"] < 4
+    assert (model.study["best_value"], model.study["best_params"]) == (best["value"], {"rate": 0.2})
     assert isinstance(model.bestModel, PipelineModel)
     assert list(model.bestModel.stages[-1].summary.history) == ["loss"]  # of all rows
     assert not list(tmp_path.glob("rows/search-*"))

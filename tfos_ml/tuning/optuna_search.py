@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.ml import Estimator, Model
 from pyspark.ml.util import DefaultParamsReader
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _OBJECTS = ("estimator", "space", "evaluator", "sampler", "pruner")  # arguments that are no Params
-_MAXIMIZE, _MINIMIZE = "maximize", "minimize"
+Direction = Literal["maximize", "minimize"]
+_MAXIMIZE: Direction = "maximize"
+_MINIMIZE: Direction = "minimize"
 
 
 class _Nested(Saveable):
@@ -214,8 +216,8 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
         if self._get("storage") and not self._get("studyName"):
             raise errors.ParamError("storage needs studyName, the name by which a search finds its study again.")
 
-    def _direction(self) -> str:
-        given: str | None = self._get("direction")
+    def _direction(self) -> Direction:
+        given: Direction | None = self._get("direction")
         if self.getEvaluator() is not None:
             natural = _MAXIMIZE if self.getEvaluator().isLargerBetter() else _MINIMIZE
             if given not in (None, natural):
