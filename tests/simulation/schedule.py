@@ -53,11 +53,11 @@ class Schedule:
         return not (self.weather.lost or self.weather.slow)
 
 
-def drawn(seed: int, largest: int = 5) -> Schedule:
-    """The schedule of a seed; now and then it has the largest number of nodes."""
+def drawn(seed: int, size: int | None = None) -> Schedule:
+    """The schedule of a seed, with so many nodes, or a few."""
     draw = random.Random(seed)
     chance = draw.random
-    size = draw.choice([1, 2, 2, 2, 3, 3, 4, largest])
+    size = size or draw.choice([1, 2, 2, 2, 3, 3, 4, 5])
     num_ps = int(size > 2 and chance() < 0.2)
     evaluator = size > num_ps + 2 and chance() < 0.2
     template = make_template(size, num_ps, draw.choice([None, None, "chief"]), evaluator)
