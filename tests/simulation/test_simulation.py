@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clusters import Cluster
+from fences import Attempts
 from fits import Fit
 from schedule import Fault, drawn
 from simulated_network import Weather
@@ -34,6 +35,11 @@ def play(seed):
 def test_every_schedule_ends_as_it_must():
     for seed in range(SCHEDULES):
         play(seed)
+
+
+def test_attempts_that_nobody_could_end_leave_one_line_of_checkpoints():
+    for seed in range(SCHEDULES):
+        Attempts(seed).play()
 
 
 def test_a_seed_is_always_the_same_schedule():
