@@ -53,16 +53,16 @@ class Schedule:
         return not (self.weather.lost or self.weather.slow)
 
 
-def drawn(seed: int, largest: int = 5) -> Schedule:
-    """The schedule of a seed; now and then it has the largest number of nodes."""
+def drawn(seed: int, size: int | None = None) -> Schedule:
+    """The schedule of a seed, with so many nodes, or a few."""
     draw = random.Random(seed)
     chance = draw.random
-    size = draw.choice([1, 2, 2, 2, 3, 3, 4, largest])
+    size = size or draw.choice([1, 2, 2, 2, 3, 3, 4, 5])
     num_ps = int(size > 2 and chance() < 0.2)
     evaluator = size > num_ps + 2 and chance() < 0.2
     template = make_template(size, num_ps, draw.choice([None, None, "chief"]), evaluator)
     behavior = Behavior(
-        step_seconds=draw.choice([0.5, 1.0, 4.0]),
+        step_seconds=draw.choice([0.3, 0.8, 2.5]),
         breaks_after=draw.choice([0.5, 2.0, 8.0]),
         hangs=draw.choice([0.0, 0.3]),
         aborts=draw.choice([0.0, 0.3]),
@@ -75,7 +75,7 @@ def drawn(seed: int, largest: int = 5) -> Schedule:
     faults = tuple(
         Fault(
             draw.choice(KINDS if chance() < 0.5 else OF_NODES),
-            draw.choice([4.0, 12.0]) * chance(),
+            draw.choice([3.0, 9.0]) * chance(),
             draw.randrange(size),
             draw.choice([1.0, 8.0, 40.0]) * chance(),
         )

@@ -132,6 +132,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield attempt, "POLL_SECONDS", 1.0
     yield spark_task, "GATHER_POLL_SECONDS", 1.6
     yield progress_link, "PING_SECONDS", 2.5
+    yield node_run, "STANDALONE_PING_FACTOR", 2
+    yield row_receiver, "POLL_SECONDS", 1.5
 
 
 def _feeds() -> Iterator[tuple[Any, str, Any]]:

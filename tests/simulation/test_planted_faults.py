@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 from clusters import Cluster
+from fences import Attempts
 from fits import Fit
 from played import Violation
 from schedule import drawn
@@ -19,6 +20,7 @@ from tfos_ml.driver.attempt import Attempt
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.report_dedup import ReportDeduplicator
 from tfos_ml.driver.restarts import Decision, RestartPolicy
+from tfos_ml.keras.fence import Fence
 from tfos_ml.protocol.partition_grants import GRANTED, TAKEN, PartitionGrants, _Call, _Grant
 
 WITHIN = 500  # schedules
@@ -35,7 +37,7 @@ def planted(kind, text):
     return add
 
 
-@planted(Cluster, "read twice")
+@planted(Cluster, "read twice|no fault, and an error")
 def a_grant_is_handed_out_again(patch):
     def generous(self, number, partition, claimant):
         call = self._calls.get(number)
@@ -129,6 +131,11 @@ def an_error_without_a_type(patch):
     patch.setattr(NodeRun, "results", lambda self: run(self, ()))
 
 
+@planted(Attempts, "two lines of training")
+def what_an_earlier_attempt_writes_late_counts(patch):
+    patch.setattr(Fence, "counts", lambda self, checkpoint: True)
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found(name, monkeypatch, record_property):
     plant, kind, text = PLANTED[name]
@@ -147,7 +154,7 @@ def test_a_planted_fault_is_found(name, monkeypatch, record_property):
 def violation_of(kind, seed):
     """What does not hold in a schedule, None if all does."""
     try:
-        kind(drawn(seed)).play()
+        kind(seed if kind is Attempts else drawn(seed)).play()
     except Violation as violation:
         return str(violation)
     return None

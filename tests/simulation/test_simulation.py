@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from clusters import Cluster
+from fences import Attempts
 from fits import Fit
 from schedule import Fault, drawn
 from simulated_network import Weather
@@ -14,6 +15,7 @@ from substrate import simulated
 from tfos_ml import errors
 from tfos_ml.protocol.cluster_template import make_template
 
+LARGE = 200
 SCHEDULES = int(os.environ.get("TFOS_ML_SCHEDULES", "1500"))
 
 
@@ -25,14 +27,19 @@ def _simulated():
 
 
 def play(seed):
-    """Of four schedules, three are fits."""
-    return (Fit if seed % 4 else Cluster)(drawn(seed)).play()
+    """Of four schedules, three are fits; of 200, one has 64 nodes."""
+    return (Fit if seed % 4 else Cluster)(drawn(seed, 64 if seed % LARGE == 1 else None)).play()
 
 
 @pytest.mark.timeout(3600)
 def test_every_schedule_ends_as_it_must():
     for seed in range(SCHEDULES):
         play(seed)
+
+
+def test_attempts_that_nobody_could_end_leave_one_line_of_checkpoints():
+    for seed in range(SCHEDULES):
+        Attempts(seed).play()
 
 
 def test_a_seed_is_always_the_same_schedule():

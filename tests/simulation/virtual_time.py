@@ -256,15 +256,20 @@ class SimpleQueue:
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
-        self._changed = Condition()
+        self._reader: Fiber | None = None  # that waits; there is never more than one
 
     def put(self, item: Any) -> None:
         self._items.append(item)
-        self._changed.notify_all()
+        if self._reader is not None:
+            now_in.wake(self._reader)
 
     def get(self, timeout: float | None = None) -> Any:
-        if not self._changed.wait_for(lambda: self._items, timeout):
-            raise queue.Empty
+        if not self._items:
+            self._reader = now_in.fiber
+            now_in.park(timeout)
+            self._reader = None
+            if not self._items:
+                raise queue.Empty
         return self._items.popleft()
 
     def get_nowait(self) -> Any:

@@ -20,6 +20,7 @@ from tfos_ml.errors import UnevenDataError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+_MAX_COUNTS_BYTES = 16 << 20
 SHUFFLE_SETTING = "spark.tfos_ml.shuffleMemory"
 SHUFFLE_BYTES = 16 << 30
 """Default size of all rows of all nodes up to which a shuffle permutes all of them."""
@@ -62,8 +63,15 @@ def pack_counts(counts: Int64s) -> str:
 
 
 def unpack_counts(text: str) -> Int64s:
-    """The counts that :func:`pack_counts` packed."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype="<i8")
+    """The counts that :func:`pack_counts` packed; raises ``ValueError`` for other texts."""
+    unpacking = zlib.decompressobj()
+    try:
+        content = unpacking.decompress(base64.b64decode(text), _MAX_COUNTS_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"the counts are damaged: {error}") from None
+    if not unpacking.eof:
+        raise ValueError("the counts are incomplete, or too many")
+    return np.frombuffer(content, dtype="<i8")
 
 
 def total_counts(counts: Sequence[Int64s]) -> Int64s:

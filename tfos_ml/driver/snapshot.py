@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 from pyarrow import fs
 
@@ -134,8 +135,12 @@ class SnapshotDirectory:
             manifest = json.loads(text)
             directory = filesystems.child_uri(self._uri, manifest.pop("directory"))
             columns = tuple(StoredColumn(**column) for column in manifest["snapshot"].pop("columns"))
-            return WrittenSnapshot(snapshot=Snapshot(directory, columns, **manifest.pop("snapshot")), **manifest)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            snapshot = Snapshot(directory, columns, **manifest.pop("snapshot"))
+            written = WrittenSnapshot(snapshot=snapshot, **manifest)
+            msgspec.convert(asdict(written), WrittenSnapshot)  # for its checks of types
+            snapshot.files_of(snapshot.rows)  # for those of counts and names
+            return written
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.ValidationError):
             raise SnapshotError(
                 f"{self._shown} has a {MANIFEST} of another version. Delete the directory, or name another."
             ) from None

@@ -123,7 +123,7 @@ class Archive:
         return directory
 
     def _open(self) -> tarfile.TarFile:
-        return tarfile.open(fileobj=io.BytesIO(self.content))
+        return tarfile.open(fileobj=io.BytesIO(self.content), mode="r:")
 
 
 def pack(directory: str, destination: Path) -> Path:
@@ -150,11 +150,11 @@ def extract(tar: tarfile.TarFile, directory: Path) -> None:
     """Write the files and directories of an archive, without their owners and permissions.
 
     Python 3.10.0 to 3.10.11 and 3.11.0 to 3.11.3 lack ``extractall(filter="data")``. Raises ``ModelError`` if a member
-    is neither a file nor a directory, or has a path outside of `directory`. Raises ``TarError`` if the archive is
-    damaged.
+    is neither a file nor a directory, or has a path outside of `directory` or of another member. Raises ``TarError``
+    if the archive is damaged.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    for member in tar:
+    for member in _members(tar):
         path = directory / _relative_path(member)
         if member.isdir():
             path.mkdir(parents=True, exist_ok=True)
@@ -166,10 +166,18 @@ def extract(tar: tarfile.TarFile, directory: Path) -> None:
             shutil.copyfileobj(source, target)
 
 
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members of an archive; what tarfile makes of damaged numbers and names is a ``TarError``, too."""
+    try:
+        yield from tar
+    except (ValueError, OverflowError, EOFError) as error:
+        raise tarfile.ReadError(str(error)) from None
+
+
 def _relative_path(member: tarfile.TarInfo) -> PurePosixPath:
     """The path of a member below the directory. Links are refused, so the name is enough to check it."""
     path = PurePosixPath(member.name)
-    if not (member.isfile() or member.isdir()) or path.is_absolute() or ".." in path.parts:
+    if not (member.isfile() or member.isdir()) or member.issparse() or path.is_absolute() or ".." in path.parts:
         raise _model_error(
             f"The packed model contains {member.name!r}, but a SavedModel has only files and directories below its "
             "own. Use a SavedModel that TensorFlow or Keras has exported."
@@ -253,7 +261,7 @@ def _users_of(model: Path) -> Path:
 def _is_copy(model: Path, artifact: Artifact, compare_content: bool = False) -> bool:
     """Whether all files exist with the size, or the content, that they have in the artifact."""
     try:
-        with tarfile.open(artifact.path()) as tar:
+        with tarfile.open(artifact.path(), "r:") as tar:
             return all(_is_same(tar, member, model / member.name, compare_content) for member in tar)
     except (OSError, tarfile.TarError):
         return False
@@ -275,7 +283,7 @@ def _replace(model: Path, artifact: Artifact) -> None:
     """Unpack a model, and replace its directory; the caller holds the lock."""
     partial = model.with_name(f"{_PARTIAL}{model.name}")
     try:
-        with tarfile.open(artifact.path()) as tar:
+        with tarfile.open(artifact.path(), "r:") as tar:
             extract(tar, partial)
         shutil.rmtree(model, ignore_errors=True)
         partial.rename(model)

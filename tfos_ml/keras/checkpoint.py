@@ -221,8 +221,8 @@ class Checkpoints:
             for name in filter(self._taken().counts, self._names()):
                 try:
                     return self._read_all(name)
-                except (FileNotFoundError, ValueError, KeyError, TypeError) as error:  # and no error of a store
-                    warnings.warn(
+                except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                    warnings.warn(  # no error of a store
                         f"Checkpoint {name} in {redact(self._uri)} is incomplete and is skipped: {redact(error)}",
                         stacklevel=2,
                     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import zipfile
 from typing import Any
 
 import ml_dtypes  # a dependency of TensorFlow's; NumPy then knows bfloat16 and float8
@@ -84,6 +85,30 @@ def dumps(value: Any) -> tuple[str, bytes]:
 
 
 def loads(text: str, arrays: bytes) -> Any:
-    """The reverse of :func:`dumps`."""
-    with np.load(io.BytesIO(arrays), allow_pickle=False) as file:
-        return decoded(json.loads(text), [file[f"a{i}"] for i in range(len(file.files))])
+    """The reverse of :func:`dumps`; raises ``ValueError`` for anything else."""
+    try:
+        return decoded(json.loads(text), _arrays_of(arrays))
+    except Exception as error:  # of json, zipfile, NumPy, or because parts do not fit each other
+        raise ValueError(f"the state of a training is damaged: {type(error).__name__}: {error}") from None
+
+
+def _arrays_of(content: bytes) -> list[Array]:
+    """The arrays of an ``npz`` file, which is not compressed, so that none is larger than the file."""
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        return [_array_of(file.read(f"a{i}.npy")) for i, _ in enumerate(map(_checked, file.infolist()))]
+
+
+def _checked(member: zipfile.ZipInfo) -> None:
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{member.filename} is compressed")
+
+
+def _array_of(content: bytes) -> Array:
+    """The array of an ``npy`` file; NumPy would allocate what its header says before it reads the numbers."""
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    if version != (1, 0):
+        raise ValueError(f"version {version} of npy")
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    numbers = np.frombuffer(content, dtype, offset=stream.tell())
+    return numbers.reshape(shape, order="F" if is_fortran else "C").copy()

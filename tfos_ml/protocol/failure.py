@@ -16,6 +16,7 @@ from tfos_ml import errors
 from tfos_ml.protocol.codec import Struct, decode, encode
 
 _ENCODED = re.compile(r"<tfos_ml:([A-Za-z0-9+/=]+)>")
+_MAX_BYTES = 16 << 20
 _NODE_ERROR_FIELDS = ("role", "index", "host", "traceback", "log_tail", "exit_code", "signal")
 
 
@@ -62,7 +63,7 @@ def find_failure(text: str) -> Failure | None:
     """The failure that the text of a Spark error contains, if any."""
     for encoded in _ENCODED.findall(text):
         try:
-            return decode(Failure, zlib.decompress(base64.b64decode(encoded)))
+            return decode(Failure, zlib.decompressobj().decompress(base64.b64decode(encoded), _MAX_BYTES))
         except (ValueError, zlib.error):  # it only looks like one
             continue
     return None

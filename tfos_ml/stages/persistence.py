@@ -18,6 +18,7 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from pyspark.sql import functions as F
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import dataframe_of, reader_context
-from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError
+from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError, TfosMlError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,10 +148,25 @@ class StageReader(MLReader[Any]):
         spark = self.sparkSession
         if not is_connect(spark):
             _HadoopFiles(spark, path)
-        metadata = DefaultParamsReader.loadMetadata(path, reader_context(spark))
-        if metadata["class"].rpartition(".")[2] != self._cls.__name__:  # where it lay in the package does not matter
-            raise ModelError(f"{path} holds a {metadata['class']}, not a {self._cls.__name__}. Load it with its class.")
-        return restore(self._cls, metadata, _read(spark, path), path)
+        with whole(self._cls, path):
+            metadata = DefaultParamsReader.loadMetadata(path, reader_context(spark))
+            kind = metadata["class"]
+            if kind.rpartition(".")[2] != self._cls.__name__:  # where it lay in the package does not matter
+                raise ModelError(f"{path} holds a {kind}, not a {self._cls.__name__}. Load it with its class.")
+            return restore(self._cls, metadata, _read(spark, path), path)
+
+
+@contextlib.contextmanager
+def whole(cls: type, path: str) -> Iterator[None]:
+    """Raise ``ModelError`` if a stage that is read within is not as it was saved."""
+    try:
+        yield
+    except TfosMlError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, UnpicklingError, EOFError) as error:
+        raise ModelError(
+            f"{path} holds no {cls.__name__} that can be read ({type(error).__name__}: {error}). Save it again."
+        ) from error
 
 
 def _read(spark: SparkSession, path: str) -> dict[str, bytes]:

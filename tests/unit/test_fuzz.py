@@ -1,0 +1,375 @@
+"""Whatever bytes come from outside, and whatever has become of right ones: errors of a known type, and little memory.
+
+Each format has right examples, what parses it, and the errors that its callers expect.
+"""
+
+import base64
+import gzip
+import io
+import json
+import os
+import tarfile
+import tempfile
+import tracemalloc
+import warnings
+import zipfile
+import zlib
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from tfos_ml import errors
+from tfos_ml.common.version import __version__
+from tfos_ml.data import blocks, order, packed_lists, value_codecs
+from tfos_ml.driver import snapshot
+from tfos_ml.inference import archive
+from tfos_ml.keras import checkpoint, state_codec
+from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
+from tfos_ml.keras.model_dir import FOLDER
+from tfos_ml.protocol import control_messages, messages
+from tfos_ml.protocol.codec import MessageError, decode, decode_text, encode, encode_text
+from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
+from tfos_ml.protocol.failure import Failure, find_failure
+from tfos_ml.protocol.frames import frame, receive_frame
+from tfos_ml.protocol.transport import TransportServer
+from tfos_ml.stages.persistence import restore, whole
+from tfos_ml.stages.tf_model import TFModel
+from tfos_ml.tfrecord import feature_types
+from tfos_ml.tfrecord.decoding import decode_records
+from tfos_ml.tfrecord.encoding import encode as encode_records
+from tfos_ml.tfrecord.framing import damaged, find_frames, framed
+
+OVERHEAD, FACTOR = 4 << 20, 64  # bytes that a parser may take, and for each byte of the input
+DEADLINE = timedelta(seconds=2)  # of one parse, on a busy machine
+FORMATS = {}
+
+
+def format_of(*examples, raises=()):
+    """Add a parser, with right examples of what it parses."""
+
+    def add(parse):
+        FORMATS[parse.__name__] = parse, examples, raises
+        return parse
+
+    return add
+
+
+def mutated(examples):
+    """Right examples in which some bytes have been changed, or pieces cut out, doubled or brought in."""
+    places = st.integers(0, 1 << 16)
+    piece = st.binary(max_size=12) | st.sampled_from([b"\xff" * 8, b"\x00" * 8, b"\x7f\xff\xff\xff", b"9" * 12, b"-1"])
+    changes = st.lists(st.tuples(places, st.integers(0, 40), piece), min_size=1, max_size=4)
+
+    def change(example, all_changes):
+        for place, length, new in all_changes:
+            at = place % (len(example) + 1)
+            example = example[:at] + new + example[at + min(length, len(new)) if length < 20 else at + length :]
+        return example
+
+    return st.builds(change, st.sampled_from(examples), changes)
+
+
+OTHERS = st.sampled_from([None, True, 0, -1, 2**70, 1e300, "x", "", [], {}, [[]], {"a": 1}])
+
+
+def reshaped(examples):
+    """Right documents of JSON in which one part is something else, or is not there."""
+
+    @st.composite
+    def document(draw):
+        whole = [json.loads(draw(st.sampled_from(examples)))]
+        place, key = whole, 0
+        while isinstance(place[key], dict | list) and place[key] and draw(st.integers(0, 3)):
+            place = place[key]
+            key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        if place is not whole and draw(st.booleans()):
+            del place[key]
+        else:
+            place[key] = draw(OTHERS)
+        return json.dumps(whole[0]).encode()
+
+    return document()
+
+
+# Messages
+
+PROGRESS = ReportProgress(1, "link", 3, NodeProgress(host="h", rows=7), 0, [{"line": "é"}, {"loss": 0.5}])
+FAILURE = Failure(errors.TrainFnError, "raised", "worker", 1, "h", "Traceback ...", "tail", 1)
+
+
+@format_of(encode(PROGRESS), encode(control_messages.SendFile({"name": "a"}, 3, "d")), raises=MessageError)
+def calls(content):
+    kinds = [kind for kind in vars(control_messages).values() if isinstance(kind, type) and issubclass(kind, Struct)]
+    for kind in kinds:
+        try:
+            decode(kind, content)
+        except MessageError:
+            continue
+
+
+@format_of(
+    encode(FAILURE), encode(messages.Agreement({"w": messages.RowCounts("AA", extents=[[1]])})), raises=MessageError
+)
+def messages_of_a_channel(content):
+    decode(messages.Message, content)
+
+
+@format_of(encode_text(messages.RowCounts("AA", rows={"train": 3})).encode(), raises=MessageError)
+def texts_of_an_exchange(content):
+    decode_text(messages.RowCounts, content.decode("utf-8", "replace"))
+
+
+@format_of(FAILURE.encode().encode(), raises=())
+def failures_in_the_text_of_an_error(content):
+    find_failure(content.decode("utf-8", "replace"))
+
+
+@format_of(frame(b"content"), frame(b""), raises=(MessageError, ConnectionError))
+def frames(content):
+    stream = io.BytesIO(content)
+    receive_frame(SimpleNamespace(recv=stream.read))
+
+
+@format_of(encode(PROGRESS), raises=pa.ArrowInvalid)
+def actions_of_a_server(content):
+    server = object.__new__(TransportServer)
+    server._actions = {"ReportProgress": (ReportProgress, lambda call: control_messages.Done())}
+    server.do_action(None, SimpleNamespace(type="ReportProgress", body=content))
+
+
+# Rows
+
+BATCH = pa.record_batch({"x": [[1.0, 2.0], [3.0]], "s": ["a", None]})
+
+
+def content_of(rows):
+    return rows.column("block")[0].as_buffer().to_pybytes()
+
+
+@format_of(content_of(blocks.pack([BATCH])), content_of(blocks.pack([BATCH[:1], BATCH[1:]])), raises=pa.ArrowInvalid)
+def blocks_of_rows(content):
+    blocks.check(blocks.message(pa.py_buffer(content), 2))
+
+
+@format_of(order.pack_counts(np.array([3, 0, 5])).encode(), raises=ValueError)
+def row_counts(content):
+    order.unpack_counts(content.decode("utf-8", "replace"))
+
+
+@format_of(b"ab", b"12345678", b"", raises=ValueError)
+def packed_lists_of_numbers(content):
+    packed_lists.unpack(pa.array([content, None, content], pa.binary()), "float32").validate(full=True)
+
+
+@format_of(b"0x1f", b"1 2 3", b"12:30:01", b"1/3", b"1.5", raises=(ValueError, ArithmeticError))
+def values_as_text(content):
+    text = content.decode("utf-8", "replace")
+    for codec in ("int", "decimal", "fraction", "time", "duration"):
+        try:
+            value_codecs.CODECS[codec].decode(text)
+        except (ValueError, ArithmeticError):
+            continue
+
+
+# TFRecords
+
+TABLE = pa.table({"x": [[1.0, 2.0], [3.0]], "n": [1, None], "s": ["a", "b"], "d": [1.5, 2.5]})
+COLUMNS = feature_types.columns_of(TABLE.schema, feature_types.EXAMPLE)
+EXAMPLES = encode_records([column.chunk(0) for column in TABLE.columns], COLUMNS, feature_types.EXAMPLE)
+
+
+@format_of(*EXAMPLES.to_pylist())
+def tfrecords(content):
+    records = pa.array([content, EXAMPLES[0].as_py(), content], pa.large_binary())
+    for kind in (feature_types.EXAMPLE, feature_types.SEQUENCE):
+        decode_records(records, feature_types.columns_of(TABLE.schema, kind), kind)
+
+
+@format_of(framed(EXAMPLES).to_pybytes())
+def frames_of_tfrecords(content):
+    data = np.frombuffer(content, np.uint8)
+    damaged(data, find_frames(data))
+
+
+# What is saved
+
+
+TEXT, ARRAYS = state_codec.dumps({"a": [1, (2.0, None)], "b": np.arange(4), "c": {"d": {1, 2}}})
+
+
+@format_of(TEXT.encode(), raises=ValueError)
+def states_of_a_training(content):
+    state_codec.loads(content.decode("utf-8", "replace"), ARRAYS)
+
+
+@format_of(ARRAYS, raises=ValueError)
+def arrays_of_a_training(content):
+    state_codec.loads(TEXT, content)
+
+
+def tar_of(**files):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+@format_of(tar_of(a=b"1", b=b"22"), tar_of(**{"variables/x": b"3" * 600}), raises=(errors.ModelError, tarfile.TarError))
+def archives_of_models(content):
+    with tempfile.TemporaryDirectory() as directory:
+        archive.Archive(content).unpack(directory)
+
+
+METADATA = {"class": "tfos_ml.stages.tf_model.TFModel", "uid": "TFModel_1", "paramMap": {"batchSize": 3}}
+METADATA |= {"defaultParamMap": {"handleInvalid": "error"}, "tfosMlVersion": __version__, "labels": ["a"]}
+
+
+@format_of(json.dumps(METADATA).encode(), raises=errors.TfosMlError)
+def metadata_of_stages(content):
+    try:
+        metadata = json.loads(content)
+    except ValueError:  # Spark's own
+        return
+    with whole(TFModel, "path"):
+        restore(TFModel, metadata, {}, "path")
+
+
+COLUMN = {"column": "x", "dtype": "float32", "ndim": 1, "kind": "feature"}
+ROWS = {"columns": [COLUMN], "buckets": 2, "counts": order.pack_counts(np.array([3])), "files": {"part-0-a": 5}}
+MANIFEST = {"directory": "d", "snapshot": ROWS, "time": 1.0, "application": "a", "inputs": {}}
+
+
+@format_of(json.dumps(MANIFEST).encode(), raises=errors.SnapshotError)
+def manifests_of_snapshots(content):
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, snapshot.MANIFEST).write_bytes(content)
+        found = object.__new__(snapshot.SnapshotDirectory)
+        found._uri, found._shown = directory, "cacheDir"
+        written = found._read()
+        assert written is None or written.snapshot.rows >= 0
+
+
+STATE = TrainingState(1, 2, False, [{"loss": 1.0}], 0.5, "i", "f", [np.arange(3)], {"a": (1, 2)}, 7, [np.ones(2)])
+FILES = {checkpoint.WEIGHTS: b"weights", **STATE.to_files()}
+ABOUT = {"format": checkpoint.FORMAT, "state": FILES.pop(checkpoint.STATE).decode()}
+ABOUT |= {"files": {name: checkpoint._checksum(content) for name, content in FILES.items()}}
+
+
+@format_of(json.dumps(ABOUT).encode(), raises=errors.ModelDirError)
+def states_of_checkpoints(content):
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, FOLDER, "epoch-00001-step-000002-run")
+        path.mkdir(parents=True)
+        for name, written in {**FILES, checkpoint.STATE: content}.items():
+            (path / name).write_bytes(written)
+        with Checkpoints(directory, "later") as checkpoints, warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            found = checkpoints.load()
+        if content == json.dumps(ABOUT).encode():
+            assert found is not None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.timeout(600)
+def test_only_errors_of_known_types_and_little_memory(name):
+    fuzz(name, int(os.environ.get("TFOS_ML_FUZZ", "300")))
+
+
+def npz_of(header):
+    """An array that its header describes, without numbers."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, header)
+    return zip_of(stream.getvalue())
+
+
+def zip_of(content, compression=zipfile.ZIP_STORED):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", compression) as file:
+        file.writestr("a0.npy", content)
+    return stream.getvalue()
+
+
+def sparse_tar():
+    """A few hundred bytes that GNU tar reads as a file of a terabyte."""
+    member = tarfile.TarInfo("a")
+    member.type, member.size = tarfile.GNUTYPE_SPARSE, 0
+    block = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    block[386:398], block[398:410], block[483:495] = b"77777777777\0", b"00000000000\0", b"77777777777\0"
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + bytes(1024)
+
+
+ZEROS = bytes(128 << 20)
+BOMBS = {
+    "array of a terabyte": (
+        "arrays_of_a_training", npz_of({"descr": "<f8", "fortran_order": False, "shape": (1 << 37,)}),
+    ),
+    "compressed arrays": ("arrays_of_a_training", zip_of(ZEROS, zipfile.ZIP_DEFLATED)),
+    "compressed archive": ("archives_of_models", gzip.compress(tar_of(a=ZEROS), 1)),
+    "sparse archive": ("archives_of_models", sparse_tar()),
+    "compressed counts": ("row_counts", base64.b64encode(zlib.compress(ZEROS, 1))),
+    "compressed failure": (
+        "failures_in_the_text_of_an_error", b"<tfos_ml:" + base64.b64encode(zlib.compress(ZEROS, 1)) + b">",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content"), BOMBS.values(), ids=BOMBS)
+def test_what_says_that_it_is_large_takes_little_memory(name, content):
+    parse, _, raises = FORMATS[name]
+    with limited(len(content), 48 << 20):
+        if name.startswith("failures"):
+            parse(content)
+        else:
+            with pytest.raises(raises):
+                parse(content)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.timeout(3600)
+def test_the_same_at_length(name):
+    fuzz(name, 20_000)
+
+
+def fuzz(name, examples):
+    """Parse right content, which has to succeed, and so many times wrong content."""
+    parse, right, raises = FORMATS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for content in right:
+            parse(content)
+
+        @settings(max_examples=examples, deadline=DEADLINE, derandomize=True, database=None)
+        @given(mutated(right) | st.binary(max_size=200) | (reshaped(right) if right[0][:1] == b"{" else st.nothing()))
+        def parsed(content):
+            with limited(len(content)):
+                try:
+                    parse(content)
+                except raises:
+                    pass
+
+        parsed()
+
+
+@contextmanager
+def limited(size, overhead=OVERHEAD):
+    """Within the context, Python and NumPy take little memory for input of so many bytes."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < overhead + FACTOR * size
+    finally:
+        tracemalloc.stop()
