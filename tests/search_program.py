@@ -1,4 +1,4 @@
-"""A search for tests and benchmarks: ``python search_program.py REMOTE-OR-MASTER DIRECTORY TRIALS [EPOCHS]``.
+"""A search that tests start as a program: ``python search_program.py REMOTE-OR-MASTER DIRECTORY TRIALS [EPOCHS]``.
 
 Prints a line when the study has a trial that is over and one that runs, and the result at the end.
 """

@@ -75,7 +75,7 @@ def search(estimator, **params):
     sampler = optuna.samplers.GridSampler({"rate": [-1.0, 0.0, 0.05, 0.2]}, seed=0)
     pruner = optuna.pruners.ThresholdPruner(upper=4.0)
     given = {"space": rates(estimator.getStages()[-1]), "metric": "val_loss", "validation": 0.25, "seed": 3}
-    return OptunaSearch(estimator=estimator, sampler=sampler, pruner=pruner, **{**given, **params})
+    return OptunaSearch(estimator=estimator, pruner=pruner, **{**given, "sampler": sampler, **params})
 
 
 @pytest.mark.timeout(300)
@@ -206,8 +206,8 @@ def test_a_search_whose_driver_ended_goes_on_from_its_storage(tmp_path, signal_n
     assert len(over) == 6
     assert [trial["number"] for trial in over[: len(before)]] == [trial.number for trial in before]
     assert [trial["value"] for trial in over[: len(before)]] == [trial.value for trial in before]
-    repeated = [trial for trial in result["trials"] if trial["state"] == "FAIL"]
-    assert [trial["params"] for trial in repeated] == [over[len(before)]["params"]]
+    (repeated,) = (trial for trial in result["trials"] if trial["state"] == "FAIL")
+    assert repeated["params"].items() <= over[len(before)]["params"].items()  # as far as they were known
 
 
 @needs_connect_server
