@@ -42,17 +42,15 @@ class Progress:
         self._said: set[str] = set()
         self._bar: Any = None
         self._history: dict[str, dict[int, float]] = {}
-        self._curves: Any = None  # IPython's handle of what is displayed
         if verbose == 1:
-            from tqdm.auto import tqdm
+            from tfos_ml.driver.notebook_bar import NotebookBar, is_notebook
 
-            is_widget = any(c.__module__ == "tqdm.notebook" for c in tqdm.__mro__)
-            if is_widget or (sys.stderr.isatty() and not shares_terminal):
+            if is_notebook():
+                self._bar = NotebookBar(epochs, BAR_FORMAT)
+            elif sys.stderr.isatty() and not shares_terminal:
+                from tqdm import tqdm
+
                 self._bar = tqdm(total=epochs, bar_format=BAR_FORMAT, file=sys.stderr)
-            if is_widget and epochs > 1:
-                from IPython.display import HTML, display
-
-                self._curves = display(HTML(""), display_id=True)
 
     def begin(self, nodes: int) -> None:
         """Begin an attempt with so many nodes."""
@@ -122,14 +120,12 @@ class Progress:
             self._print(f"Epoch {epoch + 1}/{self._epochs} [{report['label']}] {values}")
 
     def _draw_curves(self, report: Mapping[str, Any]) -> None:
-        if self._curves is None:
+        if not hasattr(self._bar, "curves"):  # on a terminal
             return
-        from IPython.display import HTML
-
         start = "eval_" if report["label"].startswith("evaluator") else ""  # as in summary.history
         for name, value in report["metrics"].items():
             self._history.setdefault(start + name, {})[report["epoch"]] = value
-        self._curves.update(HTML(svg({name: list(series.values()) for name, series in self._history.items()})))
+        self._bar.curves = svg({name: list(series.values()) for name, series in self._history.items()})
 
     def __enter__(self) -> Progress:
         return self
