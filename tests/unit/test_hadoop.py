@@ -23,6 +23,13 @@ def translated(uri=URI, **settings):
     return hadoop.s3_uri(uri, {**NAMED, **{name.replace("__", "."): value for name, value in settings.items()}}.get)
 
 
+def test_relative_paths_are_in_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert hadoop.pyarrow_uri("models/1") == str(tmp_path / "models" / "1")
+    for uri in ("/models/1", "file:/models/1", "hdfs://nn/models", "simplecache::gs://bucket/models"):
+        assert hadoop.pyarrow_uri(uri) == uri
+
+
 @pytest.mark.parametrize("scheme", ["s3a", "s3n", "S3A"])
 def test_the_path_stays_and_the_region_is_taken(scheme):
     found, path = options(translated(URI.replace("s3a", scheme)))

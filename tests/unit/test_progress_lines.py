@@ -1,8 +1,12 @@
 """A bar where there is a terminal for it, else a line an epoch."""
 
+import re
 import sys
+from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from tfos_ml.driver.progress import Progress
 from tfos_ml.protocol.control_messages import NodeProgress
@@ -40,3 +44,15 @@ def test_on_a_terminal_is_one_bar(capsys, monkeypatch, shares_terminal):
     shown = capsys.readouterr().err
     assert ("2/2 epochs" in shown and "step=3/7" in shown) is not shares_terminal
     assert shown.count("\n") == (2 if shares_terminal else 1)
+
+
+@pytest.mark.slow
+def test_in_a_notebook_curves_grow_below_the_bar():
+    here = Path(__file__)
+    code = f"import sys; sys.path.insert(0, {str(here.parent)!r}); import {here.stem}; {here.stem}.show_two_epochs()"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    (shown,) = [output.data for output in notebook.cells[0].outputs]
+    assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, rows=100, step=3/7, loss=0.5\]", shown["text/plain"])
+    assert shown["text/plain"] in shown["text/html"]
+    assert shown["text/html"].count("<polyline") == 1

@@ -43,9 +43,18 @@ def test_notebooks_show_a_table_and_a_chart_for_each_metric(summary):
     root = ElementTree.fromstring(f"<div>{summary._repr_html_()}</div>")
     assert {row[0].text: row[1].text for row in root.find("table")}["steps"] == "45"
     assert [item.text for item in root.iter("li")] == ["a < b"]
-    charts = root.findall("{http://www.w3.org/2000/svg}svg")
+    charts = root.findall("div[1]/{http://www.w3.org/2000/svg}svg")
     points = [[len(line.get("points").split()) for line in chart if line.tag.endswith("polyline")] for chart in charts]
     assert points == [[2, 3], [3]]  # NaN is left out
+
+
+def test_notebooks_show_the_phases_one_after_the_other(summary):
+    summary.timeline = {"checks": 1.0, "training": 3.0}
+    root = ElementTree.fromstring(f"<div>{summary._repr_html_()}</div>")
+    (chart,) = root.findall("div[2]/*")
+    assert [item.text for item in chart if item.tag.endswith("text")] == ["checks", "1.0 s", "training", "3.0 s"]
+    first, second = [[float(item.get(name)) for name in ("x", "width")] for item in chart if item.tag.endswith("rect")]
+    assert second == pytest.approx([sum(first), 3 * first[1]], abs=0.2)
 
 
 def test_plot_says_what_to_install(summary, monkeypatch):

@@ -54,12 +54,14 @@ def driver_places(spark: SparkSession) -> dict[str, Any]:
 
 
 def pyarrow_uri(uri: str, settings: Settings | None = None) -> str:
-    """A URI as :func:`tfos_ml.common.filesystems.open_uri` takes it on any host; only those of S3 change.
+    """A path or URI as :func:`tfos_ml.common.filesystems.open_uri` takes it on any host.
 
-    They get region, endpoint and keys of Hadoop's `settings`, by default of the SparkContext; without one, as on Spark
-    Connect, there are none, and the URI stays as it is. Raises ``DestinationError`` if settings for ``s3a://`` name
-    something that pyarrow does not have.
+    Relative paths are in the working directory. URIs of S3 get region, endpoint and keys of Hadoop's `settings`, by
+    default of the SparkContext; without one, as on Spark Connect, there are none, and the URI stays as it is. Raises
+    ``DestinationError`` if settings for ``s3a://`` name something that pyarrow does not have.
     """
+    if ":/" not in uri:
+        return os.path.abspath(uri)
     if not _is_s3(uri):
         return uri
     settings = settings or _settings_of_context()

@@ -1,6 +1,7 @@
 """Shows the progress of a run, as a bar on a terminal or in a notebook, else as lines; and the lines of the nodes.
 
-A bar needs a terminal for itself. Files, pipes, and terminals on which Spark draws a bar of its own get lines.
+In a notebook, learning curves grow below the bar. A bar needs a terminal for itself. Files, pipes, and terminals on
+which Spark draws a bar of its own get lines.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.driver.learning_curves import svg
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.position import Position
 
@@ -39,11 +41,15 @@ class Progress:
         self._metrics: dict[str, str] = {}
         self._said: set[str] = set()
         self._bar: Any = None
+        self._history: dict[str, dict[int, float]] = {}
         if verbose == 1:
-            from tqdm.auto import tqdm
+            from tfos_ml.driver.notebook_bar import NotebookBar, is_notebook
 
-            is_widget = any(c.__module__ == "tqdm.notebook" for c in tqdm.__mro__)
-            if is_widget or (sys.stderr.isatty() and not shares_terminal):
+            if is_notebook():
+                self._bar = NotebookBar(epochs, BAR_FORMAT)
+            elif sys.stderr.isatty() and not shares_terminal:
+                from tqdm import tqdm
+
                 self._bar = tqdm(total=epochs, bar_format=BAR_FORMAT, file=sys.stderr)
 
     def begin(self, nodes: int) -> None:
@@ -108,9 +114,18 @@ class Progress:
             return
         if self._bar is not None:
             self._bar.n = max(self._bar.n, min(self._epochs, epoch + 1))
+            self._draw_curves(report)
         else:
             values = " - ".join(f"{name}: {value:.4g}" for name, value in report["metrics"].items())
             self._print(f"Epoch {epoch + 1}/{self._epochs} [{report['label']}] {values}")
+
+    def _draw_curves(self, report: Mapping[str, Any]) -> None:
+        if not hasattr(self._bar, "curves"):  # on a terminal
+            return
+        start = "eval_" if report["label"].startswith("evaluator") else ""  # as in summary.history
+        for name, value in report["metrics"].items():
+            self._history.setdefault(start + name, {})[report["epoch"]] = value
+        self._bar.curves = svg({name: list(series.values()) for name, series in self._history.items()})
 
     def __enter__(self) -> Progress:
         return self

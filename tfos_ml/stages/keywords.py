@@ -44,7 +44,7 @@ class ScoringAccessors(ParamsBase):
     def getOutputMapping(self) -> Mapping[str, str]: """Value of ``outputMapping``."""; return self.getOrDefault("outputMapping")
     def setPredictBatchSize(self, value: int) -> Self: """Set ``predictBatchSize``: rows in one call of the model in transform, at most."""; return self._set_checked(predictBatchSize=value)
     def getPredictBatchSize(self) -> int: """Value of ``predictBatchSize``."""; return self.getOrDefault("predictBatchSize")
-    def setExportDir(self, value: str) -> Self: """Set ``exportDir``: URI where the SavedModel is published, and read from, as pyarrow.fs understands it."""; return self._set_checked(exportDir=value)
+    def setExportDir(self, value: str) -> Self: """Set ``exportDir``: where the SavedModel is published, and read from: a path, or a URI as pyarrow.fs understands it."""; return self._set_checked(exportDir=value)
     def getExportDir(self) -> str: """Value of ``exportDir``."""; return self.getOrDefault("exportDir")
     def setSignatureDefKey(self, value: str) -> Self: """Set ``signatureDefKey``: signature of the SavedModel."""; return self._set_checked(signatureDefKey=value)
     def getSignatureDefKey(self) -> str: """Value of ``signatureDefKey``."""; return self.getOrDefault("signatureDefKey")

@@ -50,7 +50,9 @@ class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol,
     inputMapping = Param("{column: input name} for several inputs; replaces featuresCol", MAPPING)
     outputMapping = Param("{output name: column} for several outputs; replaces predictionCol", MAPPING)
     predictBatchSize = Param("rows in one call of the model in transform, at most", integer(1), 100)
-    exportDir = Param("URI where the SavedModel is published, and read from, as pyarrow.fs understands it", TEXT)
+    exportDir = Param(
+        "where the SavedModel is published, and read from: a path, or a URI as pyarrow.fs understands it", TEXT
+    )
     signatureDefKey = Param("signature of the SavedModel", TEXT, "serving_default")
     handleInvalid = Param(
         "rows with null, NaN or infinity: 'error', 'skip' them, or 'keep' them: the model gets NaN and infinity; null "

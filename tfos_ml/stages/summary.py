@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.driver.learning_curves import charts, svg, timeline_svg
 from tfos_ml.errors import MissingPackageError
-from tfos_ml.stages.learning_curves import charts, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(repr=False)
 class TrainingSummary:
-    """Numbers of one fit; saved with the model. A notebook shows it as a table with learning curves.
+    """Numbers of one fit; saved with the model. A notebook shows a table, learning curves, and the times of phases.
 
     Attributes
     ----------
@@ -112,7 +112,8 @@ class TrainingSummary:
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in self._table().items())
         warnings = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
-        return f"<table>{rows}</table>{f'<ul>{warnings}</ul>' if warnings else ''}{svg(self.history)}"
+        notes = f"<ul>{warnings}</ul>" if warnings else ""
+        return f"<table>{rows}</table>{notes}<div>{svg(self.history)}</div><div>{timeline_svg(self.timeline)}</div>"
 
     def plot(self) -> Figure:
         """Draw the learning curves with matplotlib, one chart a metric, training beside validation.

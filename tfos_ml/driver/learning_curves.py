@@ -1,4 +1,4 @@
-"""Learning curves as SVG, for notebooks."""
+"""Learning curves, and where the time of a fit went, as SVG for notebooks."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ def svg(history: Series) -> str:
     return "".join(drawn)
 
 
+def timeline_svg(seconds: Mapping[str, float]) -> str:
+    """A bar for each phase, which begins where the one before ends."""
+    total = sum(seconds.values())
+    if total <= 0:
+        return ""
+    lines, begin, left, width = [], 0.0, 4 * _MARGIN, 2 * _WIDTH
+    for place, (phase, spent) in enumerate(seconds.items()):
+        y, start, end = 14 * place, *(_scaled(t, 0, total, left, width - 2 * _MARGIN) for t in (begin, begin + spent))
+        lines.append(f'<text x="0" y="{y + 10}" font-size="10" fill="currentColor">{escape(phase)}</text>')
+        lines.append(
+            f'<rect x="{start:.1f}" y="{y + 2}" width="{max(1, end - start):.1f}" height="9" fill="{_COLORS[0]}"/>'
+        )
+        lines.append(f'<text x="{end + 4:.1f}" y="{y + 10}" font-size="10" fill="currentColor">{spent:.1f} s</text>')
+        begin += spent
+    return _picture(width, 14 * len(seconds), lines)
+
+
 def _chart(series: Series) -> str:
     finite = [value for values in series.values() for value in values if math.isfinite(value)]
     if not finite:
@@ -34,9 +51,13 @@ def _chart(series: Series) -> str:
     low, high = min(finite), max(finite)
     epochs = max(map(len, series.values()))
     lines = [
-        f'<text x="2" y="{_MARGIN + 4}" font-size="9">{high:.3g}</text>',
-        f'<text x="2" y="{_HEIGHT - _MARGIN}" font-size="9">{low:.3g}</text>',
+        f'<text x="2" y="{_MARGIN + 4}" font-size="9" fill="currentColor">{high:.3g}</text>',
+        f'<text x="2" y="{_HEIGHT - _MARGIN}" font-size="9" fill="currentColor">{low:.3g}</text>',
     ]
+    lines.append(f'<path d="M{2 * _MARGIN},{_MARGIN}V{_HEIGHT - _MARGIN}H{_WIDTH - 8}" stroke="#999" fill="none"/>')
+    for x, anchor, text in ((2 * _MARGIN, "start", "epoch 1"), (_WIDTH - 8, "end", str(epochs))):
+        y = _HEIGHT - _MARGIN + 12
+        lines.append(f'<text x="{x}" y="{y}" font-size="9" fill="currentColor" text-anchor="{anchor}">{text}</text>')
     for place, (name, values) in enumerate(series.items()):
         color = _COLORS[place % len(_COLORS)]
         points = " ".join(
@@ -48,8 +69,11 @@ def _chart(series: Series) -> str:
         lines.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>')
         x = 2 * _MARGIN + place * (_WIDTH - 2 * _MARGIN) // len(series)
         lines.append(f'<text x="{x}" y="12" font-size="10" fill="{color}">{escape(name)}</text>')
-    body = "".join(lines)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}">{body}</svg>'
+    return _picture(_WIDTH, _HEIGHT, lines)
+
+
+def _picture(width: int, height: int, lines: list[str]) -> str:
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{"".join(lines)}</svg>'
 
 
 def _scaled(value: float, low: float, high: float, first: float, last: float) -> float:
