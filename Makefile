@@ -83,6 +83,7 @@ bench: install
 	$(BIN)/python benchmarks/feed.py
 	$(BIN)/python benchmarks/transform.py
 	$(BIN)/python benchmarks/shared_model.py
+	$(BIN)/python benchmarks/embeddings.py --only images
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/models.py
 	$(BIN)/python benchmarks/all_reduce.py

@@ -204,7 +204,7 @@ class SignatureError(ModelError, ValueError):
 
 
 class MissingPackageError(TfosMlError, ImportError):
-    """pyspark, TensorFlow or MLflow is not installed. The message has the command that installs it."""
+    """pyspark, TensorFlow, TensorFlow Text or MLflow is not installed. The message has the command that installs it."""
 
 
 class NoSummaryError(TfosMlError, RuntimeError):

@@ -34,6 +34,7 @@ VALUES = {  # one that differs from the default, by Param
     "labelMapping": {"a": "y"},
     "weightMapping": {"a": "y"},
     "binaryOutputs": ["y"],
+    "vectorOutputs": ["y"],
     "batchSize": 3,
     "predictBatchSize": 3,
     "exportDir": "/e",

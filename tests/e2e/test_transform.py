@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from conftest import LOCAL
 from elsewhere import run_elsewhere
-from pyspark.ml import Pipeline
+from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, TFModel, errors
@@ -102,6 +104,28 @@ def test_several_outputs_and_a_flat_column_for_a_matrix(spark, models):
     assert scored.schema.simpleString() == "struct<x:array<double>,t:float,r:array<float>,s:array<array<float>>>"
     row = scored.first()
     assert (row.t, row.r, row.s) == (21.0, [6.0, 15.0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+
+def test_vectors_for_the_next_stage(spark, models, tmp_path):
+    """LogisticRegression takes no arrays."""
+    df = spark.createDataFrame([([float(i), 1.0], float(i > 4)) for i in range(10)], "x array<float>, label double")
+    first = TFModel(exportDir=str(models / "predictor"), inputMapping={"x": "x"}, vectorOutputs=["prediction"])
+    first.setOutputMapping({"prediction": "v"})
+    assert isinstance(first.transformSchema(df.schema)["v"].dataType, VectorUDT)
+    fitted = Pipeline(stages=[first, LogisticRegression(featuresCol="v")]).fit(df)
+    fitted.save(str(tmp_path / "p"))
+    scored = PipelineModel.load(str(tmp_path / "p")).transform(df)
+    assert scored.schema["v"].dataType == VectorUDT()
+    assert scored.where("prediction != label").count() == 0
+    assert list(scored.where("label = 1").orderBy("x").first().v) == [10.0, 2.0]
+
+
+def test_vectors_are_of_numbers(spark, models):
+    df = spark.createDataFrame([("a", 1)], "s string, n long")
+    model = TFModel(exportDir=str(models / "text"), inputMapping={"s": "s", "n": "n"}, vectorOutputs=["out"])
+    model.setOutputMapping({"out": "o", "long": "l"})
+    with pytest.raises(errors.SignatureError, match=r"'out' of vectorOutputs is string\(batch\); expected numbers"):
+        model.transform(df)
 
 
 @pytest.fixture

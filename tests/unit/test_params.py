@@ -44,7 +44,9 @@ VALUES = {
         [{0: 1, 1: 2.5}, {np.int64(1): 0}],
         [{}, {0: -1.0}, {"a": 1}, {0: "1"}, {0.5: 1}, {True: 1.0}, {0: True}, {0: float("nan")}, [1.0, 2.0]],
     ),
-    **dict.fromkeys(["adaptLayers", "binaryOutputs"], ([["a"], ["a", "b"]], [[], "a", [""], [1], {"a"}])),
+    **dict.fromkeys(
+        ["adaptLayers", "binaryOutputs", "vectorOutputs"], ([["a"], ["a", "b"]], [[], "a", [""], [1], {"a"}])
+    ),
 }
 STAGES = {stage: declared(stage) for stage in (TFEstimator, KerasEstimator, TFModel)}
 DECLARED = {name: param for params in STAGES.values() for name, param in params.items()}

@@ -26,6 +26,7 @@ class AppendedColumns:
     names: dict[str, str]  # of the columns, by field
     prediction_spec: PredictionSpec | None  # meaning of the only output, if it is not just a tensor
     labels: tuple[str, ...] = ()  # names of the classes, if the metadata of the label column has them
+    vectors: frozenset[str] = frozenset()  # fields that become vectors of Spark ML
 
     def schema_fields(self) -> list[StructField]:
         """The fields of the schema for the columns."""
@@ -34,7 +35,7 @@ class AppendedColumns:
 
         return [
             StructField(
-                column, VectorUDT() if self._is_vector(field) else self._type(field), True, self._metadata(field)
+                column, VectorUDT() if field in self.vectors else self._type(field), True, self._metadata(field)
             )
             for field, column in self.names.items()
         ]
@@ -64,10 +65,10 @@ class AppendedColumns:
         return StructType([StructField(self.names[field], self._type(field)) for field in self.types])
 
     def _column(self, field: str, value: Column) -> Column:
-        """The column of one field, converted to a Spark ML vector if Spark ML expects one."""
+        """The column of one field."""
         from pyspark.ml.functions import array_to_vector
 
-        if self._is_vector(field):
+        if field in self.vectors:
             value = F.when(value.isNotNull(), array_to_vector(value))
         metadata = self._metadata(field)
         return value.alias(self.names[field], metadata=metadata) if metadata else value.alias(self.names[field])
@@ -75,9 +76,6 @@ class AppendedColumns:
     @property
     def _is_classifier(self) -> bool:
         return self.prediction_spec is not None and self.prediction_spec.is_classifier
-
-    def _is_vector(self, field: str) -> bool:
-        return self._is_classifier and field in (udf.RAW, udf.PROBABILITY)
 
     def _metadata(self, field: str) -> dict[str, Any] | None:
         """Spark ML's metadata for the prediction, from which ``IndexToString`` reads the names of the classes."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from tfos_ml.common.extras import needed_by
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.errors import ModelError
+from tfos_ml.errors import MissingPackageError, ModelError, TfosMlError
 from tfos_ml.inference.archive import LOADED_MODELS
 from tfos_ml.inference.tensorflow_import import import_tensorflow
 
@@ -26,6 +26,7 @@ NO_CALL = "it has no call()"
 REASON_FILE = "tfos_ml_not_exported.txt"  # written instead of a SavedModel
 _ARGUMENTS = "arguments"  # key in SIGNATURE_FILE: names of the SavedModel's arguments by input, if they differ
 _SHOWN_CHARACTERS = 300
+_MISSING_OP = re.compile(r"Op type not registered '(\w+)'")
 DEFAULT_SIGNATURE = "serving_default"
 DEFAULT_TAG = "serve"
 
@@ -229,7 +230,9 @@ def _load(directory: Path, tag: str) -> Any:
     import tensorflow as tf
 
     try:
-        return tf.saved_model.load(str(directory), tags=tag.split(","))
+        return _with_text_ops(lambda: tf.saved_model.load(str(directory), tags=tag.split(",")))
+    except TfosMlError:
+        raise
     except Exception as error:  # TensorFlow raises IndexError, OSError, OpError and others for damaged files
         _graph(directory, tag)  # raises if saved_model.pb is damaged
         text = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
@@ -240,6 +243,33 @@ def _load(directory: Path, tag: str) -> Any:
             f"The SavedModel has a damaged file: {' or '.join(map(_with_size, damaged))}. Export or copy the model "
             f"again. TensorFlow's error: {text}"
         ) from error
+
+
+def _with_text_ops(load: Callable[[], Any]) -> Any:
+    """The result of `load`. If an op is missing, TensorFlow Text is imported, which has the ops of tokenizers.
+
+    Raises ``MissingPackageError`` if it is not installed, and ``ModelError`` if it does not fit TensorFlow.
+    """
+    try:
+        return load()
+    except Exception as error:
+        missing = _MISSING_OP.search(str(error))
+        if missing is None:
+            raise
+    import tensorflow as tf
+
+    release = ".".join(tf.__version__.split(".")[:2])
+    needed = (
+        f"The SavedModel uses the op {missing[1]}, which TensorFlow {tf.__version__} does not have. The ops of "
+        f"tokenizers are in TensorFlow Text. Install it on all executors: pip install 'tensorflow-text=={release}.*'."
+    )
+    try:
+        import tensorflow_text  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingPackageError(f"{needed} It is not installed here.", name=error.name) from error
+    except Exception as error:  # for instance TensorFlow's NotFoundError, if it is of another release
+        raise ModelError(f"{needed} The one here cannot be imported: {error}") from error
+    return load()
 
 
 def _with_size(path: Path) -> str:

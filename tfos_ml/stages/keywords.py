@@ -31,6 +31,7 @@ class ScoringKeywords(TypedDict, total=False):
     handleInvalid: str
     padValue: float
     binaryOutputs: Sequence[str] | None
+    vectorOutputs: Sequence[str] | None
 
 
 class ScoringAccessors(ParamsBase):
@@ -54,6 +55,8 @@ class ScoringAccessors(ParamsBase):
     def getPadValue(self) -> float: """Value of ``padValue``."""; return self.getOrDefault("padValue")
     def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes, not text."""; return self._set_checked(binaryOutputs=value)
     def getBinaryOutputs(self) -> Sequence[str]: """Value of ``binaryOutputs``."""; return self.getOrDefault("binaryOutputs")
+    def setVectorOutputs(self, value: Sequence[str]) -> Self: """Set ``vectorOutputs``: names of outputs that become vectors of Spark ML rather than arrays."""; return self._set_checked(vectorOutputs=value)
+    def getVectorOutputs(self) -> Sequence[str]: """Value of ``vectorOutputs``."""; return self.getOrDefault("vectorOutputs")
 
 
 class ClassifierKeywords(TypedDict, total=False):

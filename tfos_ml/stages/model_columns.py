@@ -62,10 +62,14 @@ def output_columns(
     """
     mapping: dict[str, str] | None = stage._get("outputMapping")
     binary = stage._get("binaryOutputs") or ()
+    vectors = stage._get("vectorOutputs") or ()
     names = shown_tensors(outputs)
-    unknown = [name for name in [*(mapping or ()), *binary] if name not in outputs]
+    unknown = [name for name in [*(mapping or ()), *binary, *vectors] if name not in outputs]
     if unknown:
         raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {names}")
+    for name in vectors:
+        if not _is_vector(outputs[name]):
+            raise SignatureError(f"Output '{name}' of vectorOutputs is {outputs[name]}; expected numbers (batch, n).")
     if mapping is None:
         if len(outputs) != 1:
             raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {names}")
@@ -93,4 +97,12 @@ def output_columns(
             f"Output columns {new} must be new and different; {taken or 'some'} exist already.{more} "
             f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
         )
-    return AppendedColumns({field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels))
+    if prediction_spec is not None:
+        vectors = [udf.RAW, udf.PROBABILITY] if prediction_spec.is_classifier else []
+    return AppendedColumns(
+        {field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels), frozenset(vectors)
+    )
+
+
+def _is_vector(output: TensorInfo) -> bool:
+    return output.shape is not None and len(output.shape) == 2 and output.dtype not in ("string", "bool")

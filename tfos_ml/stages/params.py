@@ -68,6 +68,9 @@ class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol,
     binaryOutputs = Param(
         "names of outputs whose strings are bytes, not text", names("a non-empty list of output names")
     )
+    vectorOutputs = Param(
+        "names of outputs that become vectors of Spark ML rather than arrays", names("a non-empty list of output names")
+    )
 
 
 class ClassifierParams(
