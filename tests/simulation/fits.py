@@ -95,12 +95,18 @@ class Fit(Played):
             assert task.control is not None
             info = TaskInfo(rank, host, 1, {}, number, attempt)
             spark_task = PlainTask(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-        draw = self.world.draw
-        for batch in supervise(Supervisor(task, spark_task), [(draw.random(), 10) for _ in range(3)]):
+        for batch in supervise(Supervisor(task, spark_task), self._rows(virtual_time.process())):  # type: ignore[arg-type]
             yield from (SimpleNamespace(**row) for row in batch.to_pylist())
 
+    def _rows(self, supervisor: virtual_time.Process) -> Iterator[tuple[float, int]]:
+        """Rows of a node, each after some seconds."""
+        for _ in range(3):
+            yield self.world.draw.random(), 10
+            if any(claim.rows_are_lost for claim in self.claims if claim.supervisor is supervisor):
+                raise errors.InputLostError("a shuffle block is lost")
+
     def _check_slots(self, spark: Spark, size: int, *args: Any, **named: Any) -> None:
-        deadline = self.world.now + 15.0
+        deadline = self.world.now + 5.0
         while len(spark.free()) < size:
             if self.world.now > deadline:
                 raise errors.NotEnoughSlotsError(f"{len(spark.free())} of {size}")

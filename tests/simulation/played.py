@@ -33,6 +33,8 @@ class Violation(AssertionError):  # noqa: N818
 class Played:
     """One run; :meth:`play` raises ``Violation``."""
 
+    is_fed = False  # by tasks, whose own failures name no node
+
     def __init__(self, schedule: Schedule):
         self.schedule = schedule
         self.world = World(schedule.seed)
@@ -53,6 +55,8 @@ class Played:
         """Play it to its end."""
         with self.world:
             self.world.start(self.driver, "program", self._main)
+            if self.schedule.late is not None:
+                self.world.at(self.schedule.late, self.spark.add, self.spark.executors.pop())
             for fault in self.schedule.faults:
                 self.world.at(fault.at, self._strike, fault)
             ended = self.world.run(lambda: self._has_ended or self.driver.is_dead, END_SECONDS)
@@ -65,7 +69,7 @@ class Played:
                 self.must(False, "the error is not typed")
             self.check()
             if not self.driver.is_dead:
-                if not self.struck and self.schedule.is_calm:
+                if not self.struck and self.schedule.is_calm and self.schedule.late is None:
                     self.must(self.error is None, "no fault, and an error")
                 self._check_culprit()
         return self
@@ -126,6 +130,9 @@ class Played:
         if fault.kind == "driver killed":
             self.driver.end(-9)
             return set()
+        if fault.kind == "executor leaves":
+            self.spark.leaves = self.world.now, self.world.now + fault.seconds
+            return set()
         if fault.kind == "driver stands":
             self.driver.stand(fault.seconds)
             return set()
@@ -147,6 +154,8 @@ class Played:
                 claim.supervisor.end(-9)
             case "supervisor stands":
                 claim.stand(fault.seconds)
+            case "rows lost":
+                claim.rows_are_lost = True
             case "host cut off":
                 self.spark.cut(host, fault.seconds)
             case "host lost":
@@ -171,6 +180,6 @@ class Played:
         if len(self.struck) != 1 or not self.schedule.is_calm or self._restarted():
             return
         kind, hit = self.struck[0]
-        if hit and isinstance(self.error, errors.NodeError) and not isinstance(self.error, errors.InputLostError):
+        if hit and isinstance(self.error, errors.NodeError) and (self.error.role or not self.is_fed):
             named = f"{self.error.role}:{self.error.index}"
             self.must(named in hit, f"{kind} on {hit}, and {named} is blamed")

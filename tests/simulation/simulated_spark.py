@@ -48,7 +48,12 @@ class Spark:
         self._names = hosts
         self.stages: list[Stage] = []
         self.task_ids = 0
+        self.leaves: tuple[float, float] = (0.0, 0.0)  # from when to when an executor is being decommissioned
         self.tags: dict[Any, str] = {}  # of the jobs that threads run
+
+    def is_leaving(self, now: float) -> bool:
+        """Whether an executor is being decommissioned."""
+        return self.leaves[0] < now < self.leaves[1]
 
     def free(self) -> list[Executor]:
         """An executor for each free slot, by turns."""
@@ -71,9 +76,10 @@ class Spark:
                     stage.end_task(task, why)
             if world.draw.random() < self._replaced:
                 self._names += 1
-                world.at(10 * world.draw.random(), self._add, Executor(f"host{self._names}", self._slots))
+                world.at(10 * world.draw.random(), self.add, Executor(f"host{self._names}", self._slots))
 
-    def _add(self, executor: Executor) -> None:
+    def add(self, executor: Executor) -> None:
+        """An executor comes."""
         self.executors.append(executor)
         for stage in self.stages:
             stage.offer()

@@ -54,21 +54,25 @@ class TestFound:
 
     def test_an_elastic_fit_ends_when_no_executor_comes_back(self):
         lost = Fault("host lost", 3.8, 1)
-        schedule = replace(drawn(732), hosts=1, slots=2, replaced=0.0, faults=(lost,), least=1)
+        schedule = replace(drawn(732), hosts=1, late=None, slots=2, replaced=0.0, faults=(lost,), least=1)
         fit = Fit(schedule).play()
         assert isinstance(fit.error, errors.NotEnoughSlotsError)
         assert "NodeLostError" in str(fit.error)
 
     @pytest.mark.parametrize("kind", ["supervisor killed", "host lost"])
     def test_a_node_that_is_lost_is_named_where_spark_repeats_no_task(self, kind):
-        schedule = replace(drawn(0), template=make_template(2), least=2, hosts=2, slots=1, failures=1, max_restarts=0)
+        schedule = replace(
+            drawn(0), template=make_template(2), least=2, hosts=2, late=None, slots=1, failures=1, max_restarts=0
+        )
         plain = replace(schedule, is_barrier=False, weather=Weather(), faults=(Fault(kind, 4.0, 1),))
         error = Fit(plain).play().error
         assert isinstance(error, errors.NodeLostError)
         assert (error.role, error.index) == ("worker", 1)
 
     def test_a_supervisor_that_is_lost_before_it_can_say_so_is_named(self):
-        schedule = replace(drawn(0), template=make_template(2), hosts=2, slots=1, failures=1, weather=Weather())
+        schedule = replace(
+            drawn(0), template=make_template(2), hosts=2, late=None, slots=1, failures=1, weather=Weather()
+        )
         early = [replace(schedule, faults=(Fault("supervisor killed", at, 1),)) for at in (1.0, 1.2, 1.4, 1.6)]
         ends = [Cluster(each).play().error for each in early]
         assert all((error.role, error.index) == ("worker", 1) for error in ends)
