@@ -59,6 +59,12 @@ class TestFound:
         assert isinstance(fit.error, errors.NotEnoughSlotsError)
         assert "NodeLostError" in str(fit.error)
 
+    def test_a_node_that_fails_unheard_does_not_say_that_its_rows_are_read(self):
+        schedule = replace(drawn(13572), template=make_template(2), hosts=2, late=None, slots=1, calls=2)
+        stands = replace(schedule, weather=Weather(lost=0.1), faults=(Fault("process stands", 4.54, 1, 21.8),))
+        for seed in range(13500, 13650):
+            Cluster(replace(stands, seed=seed)).play()
+
     @pytest.mark.parametrize("kind", ["supervisor killed", "host lost"])
     def test_a_node_that_is_lost_is_named_where_spark_repeats_no_task(self, kind):
         schedule = replace(
