@@ -68,8 +68,6 @@ class Standalone:
 class Cluster(Played):
     """One cluster, which is fed some times and shut down."""
 
-    is_fed = True
-
     def __init__(self, schedule: Schedule):
         super().__init__(schedule)
         self.world.parts.taken = self.taken = Counter()  # rows that train functions have read: call, partition, block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,6 @@ from tfos_ml import errors
 from tfos_ml.agent.spark_task import BarrierTask, PlainTask, TaskInfo
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.driver.fit_job import launch
-from tfos_ml.driver.restarts import LOSSES_WITHOUT_PROGRESS
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.settings import NodeSettings
@@ -56,8 +56,13 @@ class Fit(Played):
         """Whether attempts may have fewer nodes."""
         return self.schedule.least < self.schedule.template.size
 
-    def _restarted(self) -> int:
-        return LOSSES_WITHOUT_PROGRESS if self.is_elastic else self.schedule.max_restarts
+    def blamed(self) -> str | None:
+        """See :class:`Played`; the failure of the first attempt."""
+        if len(self.attempts) == 1:
+            return super().blamed()
+        ended = self.result.attempts[0].ended if self.result is not None else ""
+        found = re.match(r"\w+: (\w+:\d+) on ", ended)
+        return found[1] if found else None
 
     def run(self) -> None:
         """See :class:`Played`."""

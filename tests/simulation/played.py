@@ -33,8 +33,6 @@ class Violation(AssertionError):  # noqa: N818
 class Played:
     """One run; :meth:`play` raises ``Violation``."""
 
-    is_fed = False  # by tasks, whose own failures name no node
-
     def __init__(self, schedule: Schedule):
         self.schedule = schedule
         self.world = World(schedule.seed)
@@ -99,9 +97,6 @@ class Played:
     def _training_of(self, task: NodeTask) -> Training:
         labels = [task.template.nodes[rank].label for rank in task.template.feed_ranks]
         return self._trainings.setdefault(task.run_id, Training(labels, self.schedule.behavior, self.world.parts.saved))
-
-    def _restarted(self) -> int:
-        return self.schedule.max_restarts
 
     def _processes(self) -> list[Process]:
         children = [claim.child.process for claim in self.claims if claim.child is not None]
@@ -175,11 +170,14 @@ class Played:
                         process.end(-9)
         self.world.at(3 * self.world.draw.random(), self.spark.lose, host, "ExecutorLostFailure (executor exited)")
 
+    def blamed(self) -> str | None:
+        """The label of the node that the first failure names, if it names one."""
+        error = self.error
+        return f"{error.role}:{error.index}" if isinstance(error, errors.NodeError) and error.role else None
+
     def _check_culprit(self) -> None:
-        """With one fault, a network that works and no restarts, the error names the node that the fault has hit."""
-        if len(self.struck) != 1 or not self.schedule.is_calm or self._restarted():
-            return
-        kind, hit = self.struck[0]
-        if hit and isinstance(self.error, errors.NodeError) and (self.error.role or not self.is_fed):
-            named = f"{self.error.role}:{self.error.index}"
-            self.must(named in hit, f"{kind} on {hit}, and {named} is blamed")
+        """With one fault and a network that works, the node that it has hit is named, not one that broke with it."""
+        if len(self.struck) == 1 and self.schedule.is_calm:
+            kind, hit = self.struck[0]
+            blamed = self.blamed()
+            self.must(not hit or blamed is None or blamed in hit, f"{kind} on {hit}, and {blamed} is blamed")
