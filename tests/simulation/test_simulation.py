@@ -15,7 +15,7 @@ from tfos_ml import errors
 from tfos_ml.protocol.cluster_template import make_template
 
 LARGE = 200
-SCHEDULES, MANY = 1_500, 100_000
+SCHEDULES, MANY = 1_000, 100_000
 
 
 @pytest.fixture(autouse=True)
