@@ -138,6 +138,7 @@ class Played:
         if fault.kind.startswith("process") and (child is None or child.process.is_dead):
             return None
         hit = [one for one in self.claims if one.supervisor.host == host and not one.supervisor.is_dead]
+        tasks = {task.process for executor in self.spark.executors if executor.host == host for task in executor.tasks}
         match fault.kind:
             case "process killed":
                 child.process.end(-9)
@@ -155,7 +156,10 @@ class Played:
                 self.spark.cut(host, fault.seconds)
             case "host lost":
                 self._lose(host)
-        return {one.member.node.label for one in (hit if fault.kind.startswith("host") else [claim])}
+        if not fault.kind.startswith("host"):
+            return {claim.member.node.label}
+        are_known = tasks <= {one.supervisor for one in hit}  # else it has hit tasks that are not yet, or no, nodes
+        return {one.member.node.label for one in hit} if are_known else set()
 
     def _lose(self, host: str) -> None:
         executors = [executor for executor in self.spark.executors if executor.host == host]
