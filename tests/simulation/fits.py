@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,6 @@ from tfos_ml import errors
 from tfos_ml.agent.spark_task import BarrierTask, PlainTask, TaskInfo
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.driver.fit_job import launch
-from tfos_ml.driver.restarts import LOSSES_WITHOUT_PROGRESS
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.settings import NodeSettings
@@ -56,8 +56,13 @@ class Fit(Played):
         """Whether attempts may have fewer nodes."""
         return self.schedule.least < self.schedule.template.size
 
-    def _restarted(self) -> int:
-        return LOSSES_WITHOUT_PROGRESS if self.is_elastic else self.schedule.max_restarts
+    def blamed(self) -> str | None:
+        """See :class:`Played`; the failure of the first attempt."""
+        if len(self.attempts) == 1:
+            return super().blamed()
+        ended = self.result.attempts[0].ended if self.result is not None else ""
+        found = re.match(r"\w+: (\w+:\d+) on ", ended)
+        return found[1] if found else None
 
     def run(self) -> None:
         """See :class:`Played`."""
@@ -95,12 +100,18 @@ class Fit(Played):
             assert task.control is not None
             info = TaskInfo(rank, host, 1, {}, number, attempt)
             spark_task = PlainTask(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-        draw = self.world.draw
-        for batch in supervise(Supervisor(task, spark_task), [(draw.random(), 10) for _ in range(3)]):
+        for batch in supervise(Supervisor(task, spark_task), self._rows(virtual_time.process())):  # type: ignore[arg-type]
             yield from (SimpleNamespace(**row) for row in batch.to_pylist())
 
+    def _rows(self, supervisor: virtual_time.Process) -> Iterator[tuple[float, int]]:
+        """Rows of a node, each after some seconds."""
+        for _ in range(3):
+            yield self.world.draw.random(), 10
+            if any(claim.rows_are_lost for claim in self.claims if claim.supervisor is supervisor):
+                raise errors.InputLostError("a shuffle block is lost")
+
     def _check_slots(self, spark: Spark, size: int, *args: Any, **named: Any) -> None:
-        deadline = self.world.now + 15.0
+        deadline = self.world.now + 5.0
         while len(spark.free()) < size:
             if self.world.now > deadline:
                 raise errors.NotEnoughSlotsError(f"{len(spark.free())} of {size}")

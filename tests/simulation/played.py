@@ -53,6 +53,8 @@ class Played:
         """Play it to its end."""
         with self.world:
             self.world.start(self.driver, "program", self._main)
+            if self.schedule.late is not None:
+                self.world.at(self.schedule.late, self.spark.add, self.spark.executors.pop())
             for fault in self.schedule.faults:
                 self.world.at(fault.at, self._strike, fault)
             ended = self.world.run(lambda: self._has_ended or self.driver.is_dead, END_SECONDS)
@@ -65,7 +67,7 @@ class Played:
                 self.must(False, "the error is not typed")
             self.check()
             if not self.driver.is_dead:
-                if not self.struck and self.schedule.is_calm:
+                if not self.struck and self.schedule.is_calm and self.schedule.late is None:
                     self.must(self.error is None, "no fault, and an error")
                 self._check_culprit()
         return self
@@ -96,9 +98,6 @@ class Played:
         labels = [task.template.nodes[rank].label for rank in task.template.feed_ranks]
         return self._trainings.setdefault(task.run_id, Training(labels, self.schedule.behavior, self.world.parts.saved))
 
-    def _restarted(self) -> int:
-        return self.schedule.max_restarts
-
     def _processes(self) -> list[Process]:
         children = [claim.child.process for claim in self.claims if claim.child is not None]
         return [*children, *(claim.supervisor for claim in self.claims)]
@@ -126,6 +125,9 @@ class Played:
         if fault.kind == "driver killed":
             self.driver.end(-9)
             return set()
+        if fault.kind == "executor leaves":
+            self.spark.leaves = self.world.now, self.world.now + fault.seconds
+            return set()
         if fault.kind == "driver stands":
             self.driver.stand(fault.seconds)
             return set()
@@ -136,6 +138,7 @@ class Played:
         if fault.kind.startswith("process") and (child is None or child.process.is_dead):
             return None
         hit = [one for one in self.claims if one.supervisor.host == host and not one.supervisor.is_dead]
+        tasks = {task.process for executor in self.spark.executors if executor.host == host for task in executor.tasks}
         match fault.kind:
             case "process killed":
                 child.process.end(-9)
@@ -147,11 +150,16 @@ class Played:
                 claim.supervisor.end(-9)
             case "supervisor stands":
                 claim.stand(fault.seconds)
+            case "rows lost":
+                claim.rows_are_lost = True
             case "host cut off":
                 self.spark.cut(host, fault.seconds)
             case "host lost":
                 self._lose(host)
-        return {one.member.node.label for one in (hit if fault.kind.startswith("host") else [claim])}
+        if not fault.kind.startswith("host"):
+            return {claim.member.node.label}
+        are_known = tasks <= {one.supervisor for one in hit}  # else it has hit tasks that are not yet, or no, nodes
+        return {one.member.node.label for one in hit} if are_known else set()
 
     def _lose(self, host: str) -> None:
         executors = [executor for executor in self.spark.executors if executor.host == host]
@@ -166,11 +174,14 @@ class Played:
                         process.end(-9)
         self.world.at(3 * self.world.draw.random(), self.spark.lose, host, "ExecutorLostFailure (executor exited)")
 
+    def blamed(self) -> str | None:
+        """The label of the node that the first failure names, if it names one."""
+        error = self.error
+        return f"{error.role}:{error.index}" if isinstance(error, errors.NodeError) and error.role else None
+
     def _check_culprit(self) -> None:
-        """With one fault, a network that works and no restarts, the error names the node that the fault has hit."""
-        if len(self.struck) != 1 or not self.schedule.is_calm or self._restarted():
-            return
-        kind, hit = self.struck[0]
-        if hit and isinstance(self.error, errors.NodeError) and not isinstance(self.error, errors.InputLostError):
-            named = f"{self.error.role}:{self.error.index}"
-            self.must(named in hit, f"{kind} on {hit}, and {named} is blamed")
+        """With one fault and a network that works, the node that it has hit is named, not one that broke with it."""
+        if len(self.struck) == 1 and self.schedule.is_calm:
+            kind, hit = self.struck[0]
+            blamed = self.blamed()
+            self.must(not hit or blamed is None or blamed in hit, f"{kind} on {hit}, and {blamed} is blamed")

@@ -13,9 +13,9 @@ from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 HEARTBEAT, LEASE, RESERVATION = 20.0, 15.0, 30.0
 OF_NODES = (
     "process killed", "process fails", "process stands", "supervisor killed", "supervisor stands", "host lost",
-    "host cut off",
+    "host cut off", "rows lost",
 )  # fmt: skip
-KINDS = (*OF_NODES, "driver stands", "driver killed")
+KINDS = (*OF_NODES, "driver stands", "driver killed", "executor leaves")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Schedule:
     max_restarts: int
     least: int  # nodes; fewer than the template has in an elastic fit
     hosts: int
+    late: float | None  # when the last host comes; None: it is there
     slots: int  # of a host
     replaced: float  # probability that a lost executor comes again
     failures: int  # of a task, until Spark gives its job up
@@ -63,7 +64,7 @@ def drawn(seed: int, size: int | None = None) -> Schedule:
     template = make_template(size, num_ps, draw.choice([None, None, "chief"]), evaluator)
     behavior = Behavior(
         step_seconds=draw.choice([0.3, 0.8, 2.5]),
-        breaks_after=draw.choice([0.5, 2.0, 8.0]),
+        breaks_after=draw.choice([0.0, 0.5, 2.0, 8.0]),
         hangs=draw.choice([0.0, 0.3]),
         aborts=draw.choice([0.0, 0.3]),
         barrier=chance() < 0.2,
@@ -82,13 +83,15 @@ def drawn(seed: int, size: int | None = None) -> Schedule:
         for _ in range(draw.choice([0, 1, 1, 1, 2, 3]))
     )
     slots = draw.choice([1, 1, 2])
+    least = draw.choice([size, max(1, size - 1)]) if template.feed_ranks == tuple(range(size)) else size
     return Schedule(
         seed,
         template,
         is_barrier=chance() < 0.5,
         max_restarts=draw.choice([0, 0, 1, 2]),
-        least=draw.choice([size, max(1, size - 1)]) if template.feed_ranks == tuple(range(size)) else size,
+        least=least,
         hosts=-(-size // slots) + draw.choice([0, 0, 1]),
+        late=6 + 5 * chance() if least < size and chance() < 0.4 else None,
         slots=slots,
         replaced=draw.choice([0.3, 1.0]),
         failures=draw.choice([1, 4]),

@@ -41,6 +41,7 @@ class Training:
         self.behavior, self.first = behavior, first
         self.at = dict.fromkeys(labels, -1)
         self.gone: set[str] = set()
+        self.last = STEPS  # step after which it ends
         self.changed = Condition()
 
     def meet(self, label: str, step: int) -> bool:
@@ -139,6 +140,9 @@ class Child:
             virtual_time.sleep(behavior.step_seconds * virtual_time.now_in.draw.random())
             if not self.training.meet(label, step):
                 self._break()
+            if self._is_preempted(step):
+                self.fail("executors leave", errors.PreemptedError)
+                virtual_time.sleep(0)
             self.say(messages.Report({"loss": float(step)}, step, None, 0.0))
             self.reports += 1
             if self.member.is_chief:
@@ -159,9 +163,19 @@ class Child:
             self.fail("a collective broke", collateral=True)
         virtual_time.sleep(0)
 
-    def fail(self, message: str, collateral: bool = False) -> None:
+    def _is_preempted(self, step: int) -> bool:
+        """Whether all processes end after a step, because one has been told that executors leave."""
+        training = self.training
+        while not self.inbox.is_empty():
+            if isinstance(self.inbox.get(), messages.Preempted):
+                training.last = min(training.last, step + 1)
+        return step >= training.last
+
+    def fail(
+        self, message: str, error: type[errors.TfosMlError] = errors.TrainFnError, collateral: bool = False
+    ) -> None:
         """End it as a train function that raises does."""
-        self.say(Failure(errors.TrainFnError, message, collateral=collateral))
+        self.say(Failure(error, message, collateral=collateral))
         self.process.end(1)
 
     # The supervisor's
@@ -217,6 +231,7 @@ class Claim:
         self._guarded: dict[str, Any] = {}
         self.reaper: Process | None = None
         self._is_released = False
+        self.rows_are_lost = False
         virtual_time.now_in.parts.claims.append(self)
 
     @property

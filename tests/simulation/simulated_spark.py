@@ -25,6 +25,12 @@ class Executor:
     slots: int
     tasks: list[_Task] = field(default_factory=list)
     is_dead: bool = False  # which the driver may not know yet
+    processes: list[Process] = field(default_factory=list)  # of all tasks so far
+
+    def end(self) -> None:
+        """It hears that it has been given up."""
+        for process in self.processes:
+            process.end(-9)
 
 
 @dataclass(eq=False)
@@ -48,7 +54,12 @@ class Spark:
         self._names = hosts
         self.stages: list[Stage] = []
         self.task_ids = 0
+        self.leaves: tuple[float, float] = (0.0, 0.0)  # from when to when an executor is being decommissioned
         self.tags: dict[Any, str] = {}  # of the jobs that threads run
+
+    def is_leaving(self, now: float) -> bool:
+        """Whether an executor is being decommissioned."""
+        return self.leaves[0] < now < self.leaves[1]
 
     def free(self) -> list[Executor]:
         """An executor for each free slot, by turns."""
@@ -71,9 +82,10 @@ class Spark:
                     stage.end_task(task, why)
             if world.draw.random() < self._replaced:
                 self._names += 1
-                world.at(10 * world.draw.random(), self._add, Executor(f"host{self._names}", self._slots))
+                world.at(10 * world.draw.random(), self.add, Executor(f"host{self._names}", self._slots))
 
-    def _add(self, executor: Executor) -> None:
+    def add(self, executor: Executor) -> None:
+        """An executor comes."""
         self.executors.append(executor)
         for stage in self.stages:
             stage.offer()
@@ -85,9 +97,8 @@ class Spark:
             virtual_time.now_in.at(
                 HEARTBEAT_SECONDS, self.lose, host, "ExecutorLostFailure: Executor heartbeat timed out"
             )
-            processes = [task.process for one in self.executors if one.host == host for task in one.tasks]
-            for process in processes:
-                virtual_time.now_in.at(seconds + 1, process.end, -9)
+            for executor in [one for one in self.executors if one.host == host]:
+                virtual_time.now_in.at(seconds + 1, executor.end)
 
 
 class Stage:
@@ -133,6 +144,7 @@ class Stage:
             process = Process(f"task {partition}.{attempt}", executor.host)
             task = _Task(partition, attempt, executor, process)
             executor.tasks.append(task)
+            executor.processes.append(process)
             self._running.append(task)
             process.when_it_ends(lambda task=task: self._died(task))  # type: ignore[misc]
             seconds = virtual_time.now_in.draw.random()
@@ -141,7 +153,9 @@ class Stage:
                 self._waiting.append((partition, 1))
 
     def _begin(self, task: _Task, number: int) -> None:
-        if not task.process.is_dead:
+        if virtual_time.now_in.parts.network.is_cut(task.executor.host):
+            virtual_time.now_in.at(1.0, self._begin, task, number)
+        elif not (task.process.is_dead or task.is_over):
             virtual_time.now_in.start(task.process, task.process.name, self._work, task, number)
 
     def _work(self, task: _Task, number: int) -> None:
@@ -223,6 +237,8 @@ class Stage:
 
     def all_gather(self, number: int, rank: int, message: str) -> list[str]:
         """Spark's own exchange of a barrier stage."""
+        while virtual_time.now_in.parts.network.is_cut(virtual_time.process().host):
+            virtual_time.sleep(1.0)
         gathered = self._gathered.setdefault(number, {})
         gathered[rank] = message
         self.gather_changed.notify_all()

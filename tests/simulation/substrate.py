@@ -104,8 +104,9 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield run, "one_at_a_time", virtual_time.Condition()
     yield attempt, "one_at_a_time", virtual_time.Condition()
     yield attempt, "driver_endpoint", lambda spark: "driver"
-    yield attempt, "grow_seconds", lambda spark: 5.0
-    yield attempt, "leaving_executors", lambda spark: False
+    yield attempt, "grow_seconds", lambda spark: 1.0
+    yield attempt, "leaving_executors", lambda spark: spark.is_leaving(virtual_time.now_in.now)
+    yield cluster_size, "WORTH_SECONDS", 0.3
     yield attempt, "map_in_arrow", lambda df, function, schema, barrier, profile: df(function.args[0])
     yield fit_job, "check_settings", lambda spark, uses_grpc: None
     yield fit_job, "check_executors", lambda spark, tasks: None

@@ -272,6 +272,10 @@ class SimpleQueue:
                 raise queue.Empty
         return self._items.popleft()
 
+    def is_empty(self) -> bool:
+        """Whether nothing is there now."""
+        return not self._items
+
     def get_nowait(self) -> Any:
         if not self._items:
             raise queue.Empty

@@ -176,7 +176,7 @@ def test_a_driver_out_of_reach_is_an_error_that_names_the_settings(name):
 def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
     port = free_ports(1)
     server = ControlServer("127.0.0.1", ONE)
-    nodes = (FeedNode(0, "127.0.0.1", f"grpc+tls://127.0.0.1:{port}"),)
+    nodes = (FeedNode(0, "127.0.0.1", f"grpc+tls://127.0.0.1:{port}", "worker:0"),)
     try:
         with pytest.raises(NodeFailure) as caught:
             list(feed_elements(FeedSpec(1, "input", nodes, server.address, patience=1), 0, [1, 2]))

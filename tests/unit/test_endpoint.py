@@ -18,7 +18,7 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import ExchangeRows, PutPartition
+from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, FeedSegment, ProgressAnswer, PutPartition
 from tfos_ml.protocol.messages import (
     ChunkReady,
     ChunkReleased,
@@ -178,3 +178,18 @@ def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
         assert node.sent == []
         assert not list(node.directory.iterdir())
     assert node.put([1, 2, 3])
+
+
+def test_only_rows_that_a_train_function_will_not_read_count_as_read_to_the_end(tmp_path):
+    """A node that fails keeps them: what it then says to the driver may come before its failure."""
+    segments = [Announcement(number, FeedSegment("input", number, 1, 10.0)) for number in (1, 2)]
+    for is_read in (False, True):
+        receiver = RowReceiver(spool.SpoolDirectories(None, tmp_path), lambda message: None)
+        receiver.take_answer(ProgressAnswer(stop=False, announcements=segments[:1]))
+        if is_read:
+            receiver.close()
+        receiver.stop()
+        receiver.take_answer(ProgressAnswer(stop=False, announcements=segments))
+        said = receiver.progress()
+        assert (said["over"], said["pending"]) == ((True, []) if is_read else (False, [1, 2]))
+        assert not receiver.wait_for_room(10.0)

@@ -131,7 +131,7 @@ def feed(nodes, server, partitions, attempts=4, epochs=1):
     for partition, elements in enumerate(partitions):
         for attempt in range(attempts):
             node = nodes[(partition + attempt) % len(nodes)]
-            location = FeedNode(0, "127.0.0.1", node.endpoint.location)
+            location = FeedNode(0, "127.0.0.1", node.endpoint.location, "worker:0")
             order = FeedSpec(1, "input", (location,), {**server.address}, epochs, patience=DEADLINE)
             try:
                 fed |= dict(feed_elements(order, partition, iter(elements)))

@@ -55,7 +55,7 @@ class FeedNode:
     rank: int
     host: str
     location: str
-    label: str = "worker:-1"
+    label: str  # "worker:1"
 
 
 @dataclass(frozen=True)

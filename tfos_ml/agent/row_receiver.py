@@ -93,7 +93,8 @@ class RowReceiver(RowSource):
         self._touched = time.monotonic()
         self._heard = 0
         self._input_ended = False
-        self._over: str | None = None
+        self._over: str | None = None  # why feed tasks are refused
+        self._is_read = False  # to the end: the train function reads no more
         self._problem: Exception | None = None
         self.location: str | None = None
         self.rows = {"train": 0, "validation": 0}
@@ -195,7 +196,7 @@ class RowReceiver(RowSource):
     def _end_segment(self, stream: str, number: int, epochs: int, feed_timeout: float) -> None:
         """All rows of one call of ``train`` have come."""
         self._touch()
-        if self._over is None:
+        if not self._is_read:
             self._pending[number] = feed_timeout
             self._send(Segment(stream, number, epochs))
 
@@ -207,7 +208,7 @@ class RowReceiver(RowSource):
                 "complete": self._complete,
                 "heard": self._heard,
                 "pending": list(self._pending),
-                "over": self._over is not None,
+                "over": self._is_read,
             }
 
     # For the supervisor
@@ -293,14 +294,20 @@ class RowReceiver(RowSource):
     def close(self) -> None:
         """See :class:`RowSource`; tells waiting feed tasks that no more rows are wanted."""
         with self._changed:
-            self._over = self._over or "its train function reads no more rows: it has returned, or called terminate()"
+            self._is_read = True
             self._pending.clear()
+        self._refuse("its train function reads no more rows: it has returned, or called terminate()")
+
+    def stop(self) -> None:
+        """See :class:`RowSource`. The driver must not take the rows that a failed node still has for read."""
+        if self._server is not None:
+            self._server.close()
+        self._refuse("its node has ended")
+
+    def _refuse(self, why: str) -> None:
+        """Take no more rows from feed tasks."""
+        with self._changed:
+            self._over = self._over or why
             for exchange in self._exchanges.values():
                 exchange.answers.put(self._over)
             self._changed.notify_all()
-
-    def stop(self) -> None:
-        """See :class:`RowSource`."""
-        if self._server is not None:
-            self._server.close()
-        self.close()

@@ -221,8 +221,9 @@ class Checkpoints:
             for name in filter(self._taken().counts, self._names()):
                 try:
                     return self._read_all(name)
+                # None of these is an error of a store.
                 except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-                    warnings.warn(  # no error of a store
+                    warnings.warn(
                         f"Checkpoint {name} in {redact(self._uri)} is incomplete and is skipped: {redact(error)}",
                         stacklevel=2,
                     )

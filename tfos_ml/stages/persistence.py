@@ -142,8 +142,8 @@ class StageReader(MLReader[Any]):
     def load(self, path: str) -> Any:
         """The stage that was saved at `path`.
 
-        Raises ``ClusterConfigError`` if it is larger than a setting of Spark allows, and ``ModelError`` if it is a
-        stage of another class.
+        Raises ``ClusterConfigError`` if it is larger than a setting of Spark allows, and ``ModelError`` if it is
+        damaged, or a stage of another class.
         """
         spark = self.sparkSession
         if not is_connect(spark):
