@@ -276,7 +276,7 @@ def evaluated(task, ctx, group):
     from tfos_ml.keras.evaluation import evaluate_model
 
     try:
-        return evaluate_model(task, ctx, group)
+        return evaluate_model(task, ctx, group)[0]
     except Exception as error:  # as of Keras, for a model that has only a train_step
         return {"error": str(error)}
 
@@ -314,7 +314,7 @@ def main(arguments):
                 describe(model),
                 PredictionSpec(),
                 callbacks=data.get("callbacks", list)(),
-                class_weight=data.get("class_weight", {}),
+                class_weight={} if evaluates else data.get("class_weight", {}),
                 has_local_statistics=data.get("has_local_statistics", False),
             )
             if evaluates:

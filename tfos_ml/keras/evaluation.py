@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 def evaluate(task: KerasFit, ctx: NodeContext) -> None:
     """Evaluate the model with the other workers; the chief reports the loss and the metrics by name."""
     with workers_of(ctx) as group:
-        results = evaluate_model(task, ctx, group)
+        results, notices = evaluate_model(task, ctx, group)
     if ctx.is_chief:
         ctx.report(results)
+        ctx.summarize({"warnings": notices})
 
 
-def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> dict[str, float]:
-    """The loss and the metrics of all rows, the same on all workers.
+def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tuple[dict[str, float], list[str]]:
+    """The loss and the metrics of all rows, the same on all workers; and notices for the user.
 
     The rows are in the steps in which Keras would take them. Raises ``ModelError`` for metrics that several workers
     cannot combine exactly, or that are not numbers.
     """
-    model, data = build_model(task, ctx, group, [])
+    notices: list[str] = []
+    model, data = build_model(task, ctx, group, notices)
     rules = find_rules(model, data, group, tests=True)
     parallel = DataParallel(model, group, pass_counter(data, "train"), test := pass_counter(data, "train"), rules)
     metrics = MetricSums(model, group, rules.test)
@@ -60,7 +62,7 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> dict
             f"Metrics {vectors} are vectors, and evaluate returns numbers. Use their mean, such as average='macro', or "
             "one metric per class."
         )
-    return {name: float(value) for name, value in results.items()}
+    return {name: float(value) for name, value in results.items()}, [*notices, *rules.notices]
 
 
 class _Pass(keras.callbacks.Callback):

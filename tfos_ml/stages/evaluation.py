@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
+from tfos_ml.common.user_warnings import warn
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.keras.model_source import ADAPTED_FILE, WEIGHTS_FILE
@@ -114,5 +115,7 @@ def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) ->
         verbose=0,
     )
     chief = next(report for report in result.reports if report["chief"])
+    for text in chief["warnings"]:
+        warn(text)
     metrics: dict[str, float] = chief["metrics"][-1]["metrics"]
     return metrics

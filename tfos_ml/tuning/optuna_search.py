@@ -22,7 +22,7 @@ from tfos_ml.stages.params import SearchParams
 from tfos_ml.stages.persistence import Saveable, StageReader, StageWriter
 from tfos_ml.tuning.folds import folds, marked
 from tfos_ml.tuning.space import check, chosen
-from tfos_ml.tuning.trials import Objective, Trials, table_of, take_up
+from tfos_ml.tuning.trials import Objective, Trials, ask_one_at_a_time, table_of, take_up
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -252,6 +252,7 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of constant_liar
             default = optuna.samplers.TPESampler(seed=seed, constant_liar=self._get("parallelism") > 1)
         study.sampler = self.getSampler() or default
+        ask_one_at_a_time(study)
         return study
 
     def _objective(self, dataset: DataFrame, shared: ExitStack) -> Objective:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -167,6 +168,17 @@ class Trials:
             self.failures[trial.number] = error
             trial.set_user_attr(ERROR, f"{type(error).__name__}: {error}")
             raise
+
+
+def ask_one_at_a_time(study: Any) -> None:
+    """Have threads ask a study for trials in turns: of SQLite, two could get the same waiting trial at once."""
+    ask, lock = study.ask, threading.Lock()
+
+    def ask_alone(*args: Any, **options: Any) -> Any:
+        with lock:
+            return ask(*args, **options)
+
+    study.ask = ask_alone
 
 
 def take_up(study: Any, wanted: int) -> int:
