@@ -137,6 +137,11 @@ def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_jo
     odd.compile("sgd", "mse")
     with pytest.raises(errors.ModelError, match="The nodes cannot load the model"):
         KerasEstimator(model=odd).fit(df)
+    layers = [keras.layers.StringLookup(name="words"), keras.layers.Embedding(9, 1), keras.layers.Flatten()]
+    words = keras.Sequential([keras.layers.Input((1,), dtype="string"), *layers])
+    words.compile("sgd", "mse")
+    with pytest.raises(errors.ModelError, match=r"vocabulary is empty\. Adapt the layer .* function .* adaptLayers\.$"):
+        KerasEstimator(model=words, featuresCol="text", adaptLayers=["words"]).fit(df.withColumn("text", F.lit("a")))
 
 
 def test_lambdas_and_normalization_of_the_users_own_program(keras, df):

@@ -38,11 +38,11 @@ class Late(keras.Model):
 
 @pytest.fixture
 def fit(tmp_path):
-    def run(make, data, loss="sparse_categorical_crossentropy", callbacks=()):
+    def run(make, data, loss="sparse_categorical_crossentropy", callbacks=(), metrics=None):
         def model():
             keras.utils.set_random_seed(1)
             made = make()
-            made.compile("sgd", loss)
+            made.compile("sgd", loss, metrics=metrics)
             return made
 
         ctx = worker_context(data, 0, 1, False, SpoolDirectories(Path(tmp_path), Path(tmp_path)))
@@ -55,6 +55,19 @@ def fit(tmp_path):
 def test_labels_of_a_model_that_knows_its_classes_late(fit):
     with pytest.raises(errors.LabelRangeError, match=r"has 3 classes and.* 0 to 2. Found: label .* 1 to 3\."):
         fit(Late, rows(y=np.arange(ROWS) % 3 + 1))
+
+
+def test_metrics_of_the_users_own_get_labels_as_keras_makes_them_of_arrays(fit):
+    def is_below(y_true, y_pred):
+        return keras.ops.cast(y_true <= y_pred, "float32")  # TensorFlow compares floats of one type
+
+    def line():
+        return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+
+    logs = []
+    log = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, values: logs.append(values))
+    fit(line, rows(y=np.repeat([-1.0, 1.0], ROWS // 2)), "mse", [log], [is_below])
+    assert logs[0]["is_below"] == pytest.approx(0.5)
 
 
 def test_the_length_that_rows_were_padded_to_is_known(fit):

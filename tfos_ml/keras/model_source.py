@@ -24,6 +24,7 @@ from tfos_ml.worker import keras_privates
 
 REASON_CHARACTERS = 600
 _QUOTED = ("Full object config:", "List of objects that could not be loaded:")
+_NO_VOCABULARY = "cannot be empty tensors"  # TensorFlow, of a lookup layer that Keras loads
 _LAMBDA = "<lambda>"
 # Beside the SavedModel of a fit:
 WEIGHTS_FILE = "assets.extra/model.weights.h5"
@@ -61,11 +62,7 @@ class ModelSource:
                         if _has_own_compile(model):
                             self._compile(model, path)
                 except (TypeError, ValueError, AttributeError, ImportError) as error:
-                    raise ModelError(
-                        "The nodes cannot load the model: "
-                        f"{_reason(error)}{_hint(error)} Pass a function that builds and compiles it, "
-                        "KerasEstimator(model=make_model), or pass the custom classes in customObjects."
-                    ) from error
+                    raise ModelError(f"The nodes cannot load the model: {_reason(error)} {_remedy(error)}") from error
             for variable, state in zip(keras_privates.seed_states(model), self.seeds, strict=True):
                 variable.assign(state)
             return model
@@ -218,18 +215,18 @@ def _weights_path(filesystem: fs.FileSystem, path: str) -> str:
     return f"{path.rstrip('/')}/{WEIGHTS_FILE}" if is_directory else path
 
 
-def _hint(error: BaseException) -> str:
-    if "cannot be empty tensors" not in str(error):
-        return ""
-    return (
-        " Keras does not load a layer whose vocabulary is empty: adapt it first, or name it in adaptLayers beside a "
-        "model function."
-    )
+def _remedy(error: BaseException) -> str:
+    function = "a function that builds and compiles it, KerasEstimator(model=make_model)"
+    if _NO_VOCABULARY in str(error):
+        return f"Adapt the layer before you pass the model; or pass {function}, and name the layer in adaptLayers."
+    return f"Pass {function}, or pass the custom classes in customObjects."
 
 
 def _reason(error: BaseException) -> str:
     """Keras's message without the configurations that it quotes; the innermost cause if there is one."""
     text = str(error).strip() or type(error).__name__
+    if _NO_VOCABULARY in text:
+        return "Keras does not load a layer whose vocabulary is empty."
     for quoted in _QUOTED:
         text = text.split(quoted)[0]
     causes = text.split("Exception encountered:")

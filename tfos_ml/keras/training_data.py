@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -130,7 +131,8 @@ class TrainingData:
         labels = {}
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
-            labels[spec.name] = tf.TensorSpec((None, *shapes[i]), tf.as_dtype(spec.dtype))
+            dtype = tf.as_dtype(spec.dtype)
+            labels[spec.name] = tf.TensorSpec((None, *shapes[i]), _floatx() if dtype.is_floating else dtype)
         kept = {self._schema.columns[i].name: shapes[i] for i in self._schema.of("weight")}
         weights = {name: tf.TensorSpec((None, *kept.get(name, ())), tf.float32) for name in self._weight_names(train)}
         return self._element(inputs, labels, weights)
@@ -213,6 +215,9 @@ class TrainingData:
         for name in (n for n, tensor in self._inputs.items() if tensor.ragged):
             column = by_name.get(name, self._schema.of("feature")[0])
             inputs[name] = {_VALUES: inputs[name], _LENGTHS: rows.lengths(column, at)}
+        for name, values in labels.items():
+            if values.dtype.kind == "f":  # as Keras does with arrays: metrics of the user's own may compare them
+                labels[name] = values.astype(_floatx().as_numpy_dtype, copy=False)
         weights = {name: values.astype(np.float32) for name, values in weights.items()}
         if self._class_weight and train:  # not in validation, as in Keras
             by_class = self._weights_by_class(next(iter(labels.values())))
@@ -250,6 +255,10 @@ class TrainingData:
         if outputs is None or isinstance(struct, dict):
             return values
         return tuple(values[name] for name in outputs if name in values)
+
+
+def _floatx() -> tf.DType:
+    return tf.as_dtype(keras.config.floatx())
 
 
 def _row_of_zeros(values: Array) -> Array:
