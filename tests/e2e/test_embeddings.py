@@ -31,7 +31,14 @@ CHECK_TEXTS = """
 texts = ["word " * (n * n % 97) for n in range(60)]
 scored = embedder.transform(spark.createDataFrame([(text,) for text in texts], "text string")).collect()
 alone = [embedder.predict([text])["embedding"][0] for text in texts]
-padded = embed(tf.concat([tf.fill([60, 1], 2), tokenizer(tf.constant(texts))[:, :LONGEST - 2], tf.fill([60, 1], 3)], 1))
+
+
+@tf.function  # in which the tokenizer gives tensors
+def together():
+    first, last = tf.fill([60, 1], tokenizer.start_token_id), tf.fill([60, 1], tokenizer.end_token_id)
+    return embed(tf.concat([first, tokenizer(tf.constant(texts))[:, : LONGEST - 2], last], 1))
+
+padded = together()
 import numpy as np
 for row, one, plain in zip(scored, alone, padded.numpy(), strict=True):
     np.testing.assert_allclose(row.features, one, atol=1e-5)
