@@ -89,7 +89,9 @@ class Injection:
 
     def _victims(self, victim: str) -> list[psutil.Process]:
         if victim in SERVERS:
-            found = [process for process in self._place.named(*SERVERS[victim]) if is_first(process)]
+            found = self._place.named(*SERVERS[victim])
+            if victim != "scoring":  # which is a fork of another server
+                found = [process for process in found if is_first(process)]
             return found[self.fault.rank % len(found) :][:1] if victim == "executor" and found else found
         facts = self._mark()
         if victim == "child":

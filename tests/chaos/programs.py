@@ -120,7 +120,11 @@ def feed(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict
 def infer(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
     """Have a cluster answer rows."""
     with start(spark, run, args, nodes.answer) as cluster:
-        return {"answers": cluster.inference(elements(spark, run, args), feed_timeout=60).collect()}
+        try:
+            return {"answers": cluster.inference(elements(spark, run, args), feed_timeout=60).collect()}
+        except Exception:  # Spark's; the cluster knows why
+            cluster.shutdown()
+            raise
 
 
 def parallel(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class Runner:
             self._disk = None
         if violations:
             self._keep(directory)
-            self.leave()
+            if any("left over" in text or "next fit" in text for text in violations):
+                self.leave()
         else:
             shutil.rmtree(directory, ignore_errors=True)
         return self._record(run, outcome or {"error": "hangs"}, injections, violations, seconds, to_next)
