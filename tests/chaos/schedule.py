@@ -65,7 +65,7 @@ PROGRAMS = {
     "keras": Kind(
         ("build", "start", "step", "epoch", "end"),
         (*NODES, *DRIVER, *CLOCK, *DISK, *STORE),
-        3,
+        0.8,
         options=("modelDir", "elastic", "cacheDir", "store"),
     ),
     "feed": Kind(
