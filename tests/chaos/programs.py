@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import conftest
 import nodes
 import planted
 import resumed_model
+from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.tuning import ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import DataFrame, SparkSession
@@ -245,9 +245,9 @@ def active_jobs(spark: SparkSession) -> list[int]:
 
 
 def look(spark: SparkSession) -> dict[str, Any]:
-    """What this process has; without threads of py4j's, which have no names and stay."""
+    """What this process has; without threads of py4j's and of PySpark's client, which have no names and stay."""
     names = [re.sub(r"\d+", "N", thread.name) for thread in threading.enumerate()]
-    return {"threads": sorted({*names} - {"Thread-N (run)"}), "jobs": active_jobs(spark)}
+    return {"threads": sorted({*names} - {"Thread-N (run)", "ThreadPoolExecutor-N_N"}), "jobs": active_jobs(spark)}
 
 
 def cancel(spark: SparkSession) -> None:
@@ -266,7 +266,7 @@ def main(settings: dict[str, str], answers: Any) -> None:
     builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.appName("tfos_ml chaos")
     spark = builder.config(map=settings).getOrCreate()
     if getattr(spark, "_sc", None) is not None:
-        conftest.start_callback_server(spark)  # of streams, as Spark does on first use, and keeps it
+        ensure_callback_server_started(spark.sparkContext._gateway)  # of streams; Spark keeps it from its first use on
     requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     def read() -> None:

@@ -6,7 +6,7 @@ import random
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-BLOCK = 20  # runs in a row on one master, whose start takes long
+BLOCK = 30  # runs in a row on one master, whose start takes long
 LOCAL, RETRIES, EXECUTORS = "local[4]", "local[4,3]", "local-cluster[2,2,1024]"
 SPECULATION = "local-cluster[2,2,1024] speculation"
 CONNECT, STANDALONE, NETWORK = "connect", "standalone", "network"
@@ -167,7 +167,7 @@ def draw(seed: int, number: int, masters: tuple[str, ...] = tuple(MASTERS), prog
 def _faults(run: Run, kind: Kind, chance: random.Random) -> tuple[Fault, ...]:
     """One or two: at one moment, or the second in the attempt after the first, or in a later phase."""
     first = _fault(run, kind, chance, attempt=0)
-    if chance.random() < 0.7:
+    if chance.random() < 0.6:
         return (first,)
     second = _fault(run, kind, chance, attempt=min(run.restarts, chance.choice((0, 1))))
     if "idle" in (first.phase, second.phase) or first.attempt != second.attempt:
