@@ -247,7 +247,8 @@ def left_over(place: Place, before: Before, injections: list[Injection]) -> list
         }
         return {kind: what for kind, what in all_of_it.items() if what}
 
-    return [] if wait_until(lambda: not left(), CLEAN_SECONDS) else [f"left over: {left()}"]
+    cut_off = any(one.fault.what in LINK for one in injections)
+    return [] if wait_until(lambda: not left(), CUT if cut_off else CLEAN_SECONDS) else [f"left over: {left()}"]
 
 
 def next_step(directory: Path, injections: list[Injection]) -> float | None:

@@ -183,7 +183,7 @@ def able_of(run: Run, kind: Kind, phase: str) -> tuple[str, ...]:
     if run.master in (EXECUTORS, SPECULATION, STANDALONE, NETWORK):
         found = (*found, *EXECUTOR)
     if run.master == NETWORK:
-        found = (*found, *LINK, *LINK, *LINK)
+        found = (*(what for what in found if what not in DISK), *LINK, *LINK)  # whose hosts see no new mounts
     if not {"store", "modelDir"} <= {*run.options}:
         found = tuple(what for what in found if what not in STORE)
     return found
