@@ -133,8 +133,9 @@ class Runner:
                 if time.monotonic() > deadline:
                     outcome = None
                     break
-            while waiting and waiting[0].is_due():
-                waiting.pop(0).inject()
+            for one in [one for one in waiting if one.is_due()]:
+                waiting.remove(one)
+                one.inject()
                 deadline = time.monotonic() + HANGS
         for one in waiting:
             one.missed = "its moment did not come"
