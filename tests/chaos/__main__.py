@@ -20,8 +20,6 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "cluster")]
 
-os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:3], os.environ["PYTHONPATH"]])
-
 from runner import Runner  # noqa: E402
 from schedule import MASTERS, draw  # noqa: E402
 

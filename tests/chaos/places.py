@@ -167,7 +167,7 @@ class Place:
 
     def _start(self) -> Driver:
         master = self.master
-        settings, prefix, environment = dict(SETTINGS), [], {**with_clock(self.clock), "SPARK_LOCAL_IP": "127.0.0.1"}
+        settings, prefix, environment = dict(SETTINGS), [], {**with_clock(self.clock), "PYTHONPATH": search_path()}
         if not master.startswith("local["):
             settings.update({"spark.executorEnv.TFOS_ML_PRELOAD": "0", **SOON})
         if self.store is not None:
@@ -178,7 +178,7 @@ class Place:
             self._cluster = self._start_cluster(environment)
             prefix = self.network.within("d") if self.network is not None else []
             settings = {**settings, **self._cluster.settings(), "spark.python.daemon.module": "tfos_ml.agent.daemon"}
-            environment.update(self._cluster.environment(), SPARK_LOCAL_IP=self._cluster.address)
+            environment = {**self._cluster.environment(), **environment, "SPARK_LOCAL_IP": self._cluster.address}
         elif master == CONNECT:
             settings["spark.remote"] = "local[4]"
         else:
@@ -247,6 +247,12 @@ class Place:
             self.network.close()
         if getattr(self, "store", None) is not None:
             self.store.close()
+
+
+def search_path() -> str:
+    """Where processes find the modules of these tests."""
+    here = Path(__file__).parent
+    return os.pathsep.join([str(here), str(here.parent / "cluster"), os.environ["PYTHONPATH"]])
 
 
 def make_store() -> ObjectStore | None:
