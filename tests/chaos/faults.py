@@ -76,7 +76,11 @@ class Injection:
         except ProcessLookupError:
             self.time, self.missed = None, "its victim had ended"
         finally:
-            self._go("")
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Let the node go on that waits for the fault."""
+        self._go("")
 
     def _go(self, what: str) -> None:
         if self.fault.phase != "idle":

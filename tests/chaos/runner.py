@@ -139,6 +139,7 @@ class Runner:
                 deadline = time.monotonic() + HANGS
         for one in waiting:
             one.missed = "its moment did not come"
+            one.let_go()
         for one in injections:
             one.undo()
         if outcome is None and any(one.fault.what == "kill driver" for one in injections):

@@ -31,9 +31,9 @@ def test_a_seed_draws_the_same_runs_in_every_process():
     assert {run.program for run in runs} == {*schedule.PROGRAMS}
 
 
-@pytest.fixture(scope="module")
-def runner(tmp_path_factory):
-    runner = Runner(tmp_path_factory.mktemp("chaos"))
+@pytest.fixture
+def runner(tmp_path, nothing_left):
+    runner = Runner(tmp_path)
     yield runner
     runner.leave()
 
@@ -54,8 +54,8 @@ def test_good_runs_pass_and_planted_faults_are_found(runner):
     assert violations(runner, faults=(exits,)) == ""
     assert "rows lost" in violations(runner, "dropped chunk")
     assert "rows doubled" in violations(runner, "doubled row")
-    assert "sleep 600" in violations(runner, "leaked process")
     assert "false success: exit 0" in violations(runner, "exit of 0", faults=(exits,))
+    assert "sleep 600" in violations(runner, "leaked process")
 
 
 @pytest.mark.chaos  # trains Keras models
