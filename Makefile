@@ -53,8 +53,13 @@ test-matrix: install
 	$(BIN)/python docs/compatibility.py
 
 # Everything that repeats a proven thing in another combination, and hundreds of runs in a row.
+# With a seed, random faults in random programs instead: make chaos SEED=1 MINUTES=60 (tests/chaos).
 chaos: install
+ifdef SEED
+	$(BIN)/python tests/chaos $(SEED) $(or $(MINUTES),60)
+else
 	$(BIN)/python -m pytest -m chaos --timeout 900
+endif
 
 soak: install
 	$(BIN)/python -m pytest -m soak --timeout 3600

@@ -103,6 +103,10 @@ class Expected:
         assert {*summary.history} == {*self.history}
         for name, values in self.history.items():
             np.testing.assert_allclose(summary.history[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
+        self.check_weights(weights_file)
+
+    def check_weights(self, weights_file: Any) -> None:
+        """Compare the weights in a file with those of plain Keras."""
         ended = network()
         ended.load_weights(weights_file)
         for own, expected in zip(ended.get_weights(), self.weights, strict=True):

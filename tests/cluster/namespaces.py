@@ -81,6 +81,19 @@ class Network:
         """Let packets through (again)."""
         self._in("bridge", "link", "set", f"port-{name}", "master", "bridge")
 
+    def slow_down(self, name: str) -> None:
+        """Let little through to a host, with long queues that lose packets."""
+        shape = ["rate", "400kbit", "burst", "4kb", "latency", "300ms"]
+        self._tc("add", name, "root", "tbf", *shape)
+
+    def speed_up(self, name: str) -> None:
+        """Undo that."""
+        self._tc("del", name, "root")
+
+    def _tc(self, action: str, name: str, *arguments: str) -> None:
+        command = ["tc", "qdisc", action, "dev", f"port-{name}", *arguments]
+        subprocess.run([*self.within("bridge"), *command], check=True, capture_output=True, text=True)
+
     def close(self) -> None:
         """Delete it all."""
         while self._namespaces:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 import warnings
+from pathlib import Path
 
 import pytest
 from conftest import start_callback_server, wait_until
@@ -89,3 +91,26 @@ def test_structured_streaming(spark, cluster, tmp_path):
     assert [len(share) for share in shares] == [150, 150]  # of micro-batches of one small file each
     with pytest.raises(errors.ClusterClosedError, match="Micro-batch 7 is not fed"):
         cluster.feed_batch(spark.range(3), 7)
+
+
+def stand_still(directory):
+    """Tell that rows are asked for, and give none."""
+
+    def pass_on(batches):
+        Path(directory, "asked").touch()
+        while True:
+            time.sleep(0.1)
+            yield from ()
+
+    return pass_on
+
+
+def test_a_canceled_micro_batch_is_a_typed_error(spark, cluster, tmp_path):
+    spark.range(10).write.parquet(f"{tmp_path}/input")
+    stream = spark.readStream.schema("id long").parquet(f"{tmp_path}/input")
+    stream = stream.mapInArrow(stand_still(str(tmp_path)), "id long")
+    query = stream.writeStream.foreachBatch(cluster.feed_batch).start()
+    assert wait_until((tmp_path / "asked").exists, 60)
+    spark.sparkContext.cancelAllJobs()
+    with pytest.raises(errors.FitCancelledError, match="The Spark job was canceled"):
+        cluster.shutdown(query)

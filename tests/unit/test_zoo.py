@@ -181,7 +181,7 @@ def check(directory: Path, sizes, reference, group):
         logs = json.loads((directory / f"{group}-{size}.json").read_text())
         assert set(logs[0]) == set(history)
         for key, values in history.items():
-            name = next((n for n in parts if key.removeprefix("val_") == f"{n}_loss"), key)
+            name = next((n for n in parts if key.removeprefix("val_") == f"{n}_loss" or key.endswith(f"_{n}")), key)
             note(wrong, parts, name, np.array([log[key] for log in logs]), np.array(values), relative=True)
         assert wrong == {}, f"{size} workers: {wrong}"
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
-CLEANUP_TIMEOUT = 10.0
+CLEANUP_TIMEOUT = 6.0  # for nodes to confirm that they have cleaned up; none does whose reaper was killed with it
 CAUSE_SECONDS = 5.0  # for Spark to report why it could not read a node's rows
 END_SECONDS = 10.0  # for the tasks of a failed run to end by themselves
 one_at_a_time = threading.Lock()

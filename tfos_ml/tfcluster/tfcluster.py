@@ -422,6 +422,8 @@ class TFCluster:
         ------
         NodeError
             The first failure of a node, unless it has been raised before.
+        FitCancelledError
+            If the job that fed a micro-batch was canceled.
         ShutdownTimeoutError
             Names the nodes that did not end within `timeout`; they have been ended.
         """
@@ -437,8 +439,11 @@ class TFCluster:
                 self._refuses_batches = True
                 shutdown.stop_stream(ssc)
             shutdown.await_nodes(grace_secs)
-        except BaseException:
+        except BaseException as error:
             self._abort()
+            unseen, self._unseen = self._unseen, None
+            if unseen is not None and isinstance(error, Exception) and not isinstance(error, errors.TfosMlError):
+                raise unseen from error  # Spark's error of the stream only has its text
             raise
         self._results = self.server.nodes.results()
         reports = [decode(dict, payload) for _, payload in results.joined(self._results, "report")]

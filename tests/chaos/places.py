@@ -1,0 +1,286 @@
+"""Where programs run: a driver process on a master, and all that belongs to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from conftest import JVM_OPTIONS, wait_until
+from namespaces import Network
+from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
+from schedule import CONNECT, NETWORK, SPECULATION, STANDALONE
+from standalone import Standalone, descendants
+
+START_SECONDS, LOOK_SECONDS, END_SECONDS = 180.0, 20.0, 20.0
+LEASE = 5
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.executor.extraJavaOptions": JVM_OPTIONS,
+    "spark.python.daemon.module": "tfos_ml.agent.daemon",
+    "spark.tfos_ml.leaseTimeout": str(LEASE),
+    "spark.task.maxFailures": "1",
+}
+SOON = {  # by which Spark finds out that an executor is lost
+    "spark.network.timeout": "8s",
+    "spark.network.timeoutInterval": "1s",
+    "spark.executor.heartbeatInterval": "1s",
+}
+SPECULATES = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+}
+
+
+SERVERS = ("java", "daemon", "tfos_ml.worker.fork_server")
+
+
+class Driver:
+    """A driver process, its requests and answers."""
+
+    def __init__(self, settings: dict[str, str], log: Path, prefix: Sequence[str], environment: dict[str, str]):
+        self.log = log
+        command = [*prefix, sys.executable, str(Path(__file__).parent / "programs.py"), json.dumps(settings)]
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, **environment},
+            )
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+        started = self.answer(START_SECONDS)
+        if started is None:
+            raise RuntimeError(f"the driver did not start: {log.read_text()[-3000:]}")
+        self.pid: int = started["pid"]
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as stream:
+            for line in stream:
+                self._answers.put(json.loads(line))
+        self._answers.put(None)
+
+    def tell(self, do: str, **content: Any) -> None:
+        """Send a request."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps({"do": do, **content}), file=self.process.stdin, flush=True)
+
+    def answer(self, seconds: float) -> dict[str, Any] | None:
+        """The next answer; None if the process has ended. Raises ``TimeoutError``."""
+        try:
+            return self._answers.get(timeout=seconds) if seconds > 0 else self._answers.get_nowait()
+        except queue.Empty:
+            raise TimeoutError from None
+
+    def look(self) -> dict[str, Any]:
+        """Threads and jobs of the process."""
+        self.tell("look")
+        return self.answer(LOOK_SECONDS) or {"threads": [], "jobs": []}
+
+    def stacks(self) -> str:
+        """Where its threads are, as it writes them to its log."""
+        before = self.log.stat().st_size
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+        wait_until(lambda: self.log.stat().st_size > before, 5)
+        time.sleep(0.5)
+        return self.log.read_text(errors="replace")[before:]
+
+    def processes(self) -> list[psutil.Process]:
+        """The process and all below it."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [psutil.Process(self.pid), *descendants(self.pid)]
+        return []
+
+    def ports(self) -> set[int]:
+        """Ports that it listens on."""
+        with contextlib.suppress(psutil.Error):
+            connections = psutil.Process(self.pid).net_connections(kind="inet")
+            return {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
+        return set()
+
+    def close(self) -> None:
+        """End it, and what it has started."""
+        below = self.processes()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(END_SECONDS)
+
+
+class Place:
+    """A master with a driver; processes of both are found by their names.
+
+    Attributes
+    ----------
+    network : Network or None
+        The hosts of the cluster, if it has hosts of its own.
+    store : ObjectStore or None
+        A store whose address the session knows; None where there is no moto.
+    """
+
+    def __init__(self, master: str, directory: Path):
+        self.master = master
+        self._before = {process.pid for process in self.all_processes()}
+        self._cluster: Standalone | None = None
+        self.network: Network | None = None
+        self._directory = directory / f"place-{len(list(directory.glob('place-*')))}"
+        self._directory.mkdir()
+        self.clock = self._directory / "clock"
+        try:
+            self.store = make_store()
+            self.driver = self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> Driver:
+        master = self.master
+        settings, prefix, environment = dict(SETTINGS), [], {**with_clock(self.clock), "PYTHONPATH": search_path()}
+        if not master.startswith("local["):
+            settings.update({"spark.executorEnv.TFOS_ML_PRELOAD": "0", **SOON})
+        if self.store is not None:
+            settings.update(
+                {f"spark.hadoop.fs.s3a.{name}": value for name, value in store_settings(self.store).items()}
+            )
+        if master in (STANDALONE, NETWORK):
+            self._cluster = self._start_cluster(environment)
+            prefix = self.network.within("d") if self.network is not None else []
+            settings = {**settings, **self._cluster.settings(), "spark.python.daemon.module": "tfos_ml.agent.daemon"}
+            environment = {**self._cluster.environment(), **environment, "SPARK_LOCAL_IP": self._cluster.address}
+        elif master == CONNECT:
+            settings["spark.remote"] = "local[4]"
+        else:
+            settings["spark.master"] = master.split()[0]
+        if master == SPECULATION:
+            settings.update(SPECULATES)
+        return Driver(settings, self._directory / "driver.log", prefix, environment)
+
+    def _start_cluster(self, environment: dict[str, str]) -> Standalone:
+        if self.master == STANDALONE:
+            return Standalone(self._directory, of_workers=environment)
+        self.network = network = Network("dab")
+        cluster = Standalone(
+            self._directory,
+            workers=0,
+            address=network.addresses["d"],
+            prefix=network.within("d"),
+            of_workers=environment,
+        )
+        for host in "ab":
+            cluster.start_worker(network.addresses[host], prefix=network.within(host))
+        cluster.wait_for_workers()
+        return cluster
+
+    def all_processes(self) -> list[psutil.Process]:
+        """Those of the driver, and those that outlive their parents."""
+        session = os.environ["TFOS_ML_TEST_SESSION"]
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.environ().get("TFOS_ML_TEST_SESSION") == session and process.pid != os.getpid():
+                    found.append(process)
+        return found
+
+    def strangers(self, before: set[int]) -> dict[int, str]:
+        """Processes that were not there before, and are none of those that serve a session until its end."""
+        found = {}
+        for process in self.all_processes():
+            with contextlib.suppress(psutil.Error):
+                command = " ".join(process.cmdline())
+                if process.pid not in before and process.status() != psutil.STATUS_ZOMBIE:
+                    found |= {} if any(word in command for word in SERVERS) else {process.pid: command}
+        return found
+
+    def named(self, *words: str) -> list[psutil.Process]:
+        """Processes that have one of some words as their name or as an argument; parents first."""
+        found = []
+        for process in self.all_processes():
+            with contextlib.suppress(psutil.Error):
+                if {process.name(), *process.cmdline()} & {*words}:
+                    found.append(process)
+        return sorted(found, key=lambda process: process.pid)
+
+    def close(self) -> None:
+        """End all."""
+        if hasattr(self, "driver"):
+            self.driver.close()
+        with contextlib.suppress(AssertionError):  # what it has left is killed below
+            if self._cluster is not None:
+                self._cluster.close()
+        for process in self.all_processes():
+            if process.pid not in self._before:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        if self.network is not None:
+            self.network.close()
+        if getattr(self, "store", None) is not None:
+            self.store.close()
+
+
+def search_path() -> str:
+    """Where processes find the modules of these tests."""
+    here = Path(__file__).parent
+    return os.pathsep.join([str(here), str(here.parent / "cluster"), os.environ["PYTHONPATH"]])
+
+
+def make_store() -> ObjectStore | None:
+    """A store of moto's, if it is installed."""
+    with contextlib.suppress(ImportError):
+        return ObjectStore()
+    return None
+
+
+def store_settings(store: ObjectStore) -> dict[str, str]:
+    """Spark's settings for it, without ``fs.s3a.``."""
+    keys = {"access.key": ACCESS_KEY, "secret.key": SECRET_KEY}
+    return {"endpoint": store.endpoint, "endpoint.region": "us-east-1", **keys}
+
+
+def with_clock(file: Path) -> dict[str, str]:
+    """Variables of processes whose wall clock is off by what a file says; none where there is no compiler."""
+    library = Path(tempfile.gettempdir(), "clock.so")
+    if shutil.which("gcc") is None:
+        return {}
+    if not library.exists():
+        source = Path(__file__).with_name("clock.c")
+        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    set_clock(file, 0)
+    return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(file)}
+
+
+def set_clock(file: Path, seconds: int) -> None:
+    """Step the wall clock of all processes that look at a file."""
+    with open(file, "r+b" if file.exists() else "wb") as stream:
+        stream.write(seconds.to_bytes(8, sys.byteorder, signed=True))
