@@ -18,7 +18,7 @@ def is_notebook() -> bool:
     return shell is not None and "IPKernelApp" in shell.config
 
 
-class NotebookBar(tqdm):
+class NotebookBar(tqdm):  # type: ignore[type-arg]  # generic in its stubs alone
     """The bar of tqdm as one display, which is updated; ``curves`` is the HTML below it."""
 
     def __init__(self, total: int, bar_format: str):
@@ -33,7 +33,7 @@ class NotebookBar(tqdm):
         text = str(self)
         shown = {"text/html": f'<div style="{_STYLE}">{escape(text)}</div>{self.curves}', "text/plain": text}
         if self._display is None:
-            self._display = display(shown, raw=True, display_id=True)
+            self._display = display(shown, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self._display.update(shown, raw=True)
 
