@@ -88,9 +88,9 @@ def test_spark_says(text, kind, message):
         raise error
 
 
-def test_a_plain_task_that_died_before_any_node_was_heard_of_may_be_of_the_input():
-    error = RuntimeError(PLAIN.format(rank=1))
-    assert node_error(error, RUNNING, make_template(2).nodes, [UNKNOWN_HOST] * 2, None) is error
+def test_a_plain_task_that_died_before_any_node_was_heard_of_is_of_the_input():
+    error = node_error(RuntimeError(PLAIN.format(rank=1)), RUNNING, make_template(2).nodes, [UNKNOWN_HOST] * 2, None)
+    assert isinstance(error, errors.InputLostError)
 
 
 def test_feed_tasks_that_died_have_lost_rows():

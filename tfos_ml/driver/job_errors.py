@@ -125,8 +125,10 @@ def node_error(
         lost = f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}"
         return _of_node(nodes, hosts, errors.InputLostError, lost, _REDUCER, text)
     task = _TASK if _TASK.search(text) else _PLAIN_TASK
-    if not _LOST.search(text) or not _is_of_node(task.search(text), hosts):
-        return error  # a stage of the input failed, which has other reasons
+    if not _LOST.search(text):  # a stage of the input failed, which has other reasons
+        return error
+    if not _is_of_node(task.search(text), hosts):
+        return _input_lost(text)
     if _SILENT.search(text):
         cause = "Spark has lost contact with the executor of the node: its host is cut off, or too busy to answer"
     else:
@@ -138,12 +140,15 @@ def node_error(
 def feed_error(error: BaseException, spark: SparkSession) -> BaseException:
     """The error for what Spark reports of a job that feeds nodes."""
     typed = typed_error(error, spark)
-    if typed is error and _LOST.search(str(error)):
-        return errors.InputLostError(
-            "Spark could not read all rows, because Python workers or executors of feed tasks died, as often as "
-            f"spark.task.maxFailures allows. {MEMORY}. Spark says: {_line(_LOST, str(error))}"
-        )
-    return typed
+    return _input_lost(str(error)) if typed is error and _LOST.search(str(error)) else typed
+
+
+def _input_lost(text: str) -> errors.InputLostError:
+    """The error for rows whose tasks died, and not those of nodes."""
+    return errors.InputLostError(
+        "Spark could not compute all rows, because Python workers or executors that compute them died, as often as "
+        f"spark.task.maxFailures allows. {MEMORY}. Spark says: {_line(_LOST, text)}"
+    )
 
 
 def _is_of_node(task: re.Match[str] | None, hosts: Sequence[str]) -> bool:
