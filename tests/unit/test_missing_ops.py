@@ -5,7 +5,8 @@ import sys
 import pytest
 import tensorflow as tf
 
-from tfos_ml import TFModel, errors
+from tfos_ml import errors
+from tfos_ml.inference.saved_model import load
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def exported(tmp_path):
     tf.saved_model.save(module, str(tmp_path), signatures=signature)
     file = tmp_path / "saved_model.pb"
     file.write_bytes(file.read_bytes().replace(b"StringLower", b"StringLowex"))
-    return TFModel(exportDir=str(tmp_path))
+    return tmp_path
 
 
 def test_without_tensorflow_text_the_error_says_how_to_install_it(exported, monkeypatch):
@@ -25,7 +26,7 @@ def test_without_tensorflow_text_the_error_says_how_to_install_it(exported, monk
     release = tf.__version__.rpartition(".")[0].replace(".", r"\.")
     wanted = rf"op StringLowex,.*pip install 'tensorflow-text=={release}\.\*'\. It is not installed here"
     with pytest.raises(errors.MissingPackageError, match=wanted):
-        exported.predict(["A"])
+        load(exported, "serving_default", "serve")
 
 
 def test_tensorflow_text_of_another_release(exported, monkeypatch, tmp_path):
@@ -34,7 +35,7 @@ def test_tensorflow_text_of_another_release(exported, monkeypatch, tmp_path):
     (tmp_path / "tensorflow_text.py").write_text("raise OSError('undefined symbol: _ZN10tensorflow4data')")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(errors.ModelError, match=r"op StringLowex.*cannot be imported: undefined symbol: _ZN10"):
-        exported.predict(["A"])
+        load(exported, "serving_default", "serve")
 
 
 def test_an_op_that_tensorflow_text_does_not_have(exported, monkeypatch, tmp_path):
@@ -42,4 +43,4 @@ def test_an_op_that_tensorflow_text_does_not_have(exported, monkeypatch, tmp_pat
     (tmp_path / "tensorflow_text.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(errors.ModelError, match="cannot load the SavedModel: .*Op type not registered 'StringLowex'"):
-        exported.predict(["A"])
+        load(exported, "serving_default", "serve")
