@@ -100,6 +100,8 @@ bench: install
 	$(BIN)/python benchmarks/bounded_memory.py
 	$(BIN)/python benchmarks/snapshot.py
 	$(BIN)/python benchmarks/elastic.py
+	$(BIN)/python benchmarks/encryption.py
+	$(BIN)/python benchmarks/search.py
 
 clean:
 	rm -rf $(VENV) .nox build *.egg-info .mypy_cache .ruff_cache .pytest_cache demo-output bench-output
