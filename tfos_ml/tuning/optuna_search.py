@@ -106,8 +106,8 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
     --------
     >>> from optuna.distributions import IntDistribution                              # doctest: +SKIP
     >>> estimator = KerasEstimator(model=make_model, epochs=20, clusterSize=2)        # doctest: +SKIP
-    >>> space = {"units": IntDistribution(4, 64), estimator.batchSize: IntDistribution(32, 256)}
-    >>> search = OptunaSearch(estimator=estimator, space=space, metric="val_loss", validation=0.2)
+    >>> space = {"units": IntDistribution(4, 64)}                                     # doctest: +SKIP
+    >>> search = OptunaSearch(estimator=estimator, space=space, metric="val_loss")    # doctest: +SKIP
     >>> found = search.fit(df)                                                        # doctest: +SKIP
     >>> found.study["best_params"], found.transform(df)                               # doctest: +SKIP
     """
