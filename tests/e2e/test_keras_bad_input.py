@@ -137,6 +137,9 @@ def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_jo
     odd.compile("sgd", "mse")
     with pytest.raises(errors.ModelError, match="The nodes cannot load the model"):
         KerasEstimator(model=odd).fit(df)
+
+
+def test_a_lookup_layer_without_a_vocabulary_in_an_instance(keras, df):
     layers = [keras.layers.StringLookup(name="words"), keras.layers.Embedding(9, 1), keras.layers.Flatten()]
     words = keras.Sequential([keras.layers.Input((1,), dtype="string"), *layers])
     words.compile("sgd", "mse")
