@@ -20,8 +20,8 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "cluster")]
 
+from drawn_runs import MASTERS, draw  # noqa: E402
 from runner import Runner  # noqa: E402
-from schedule import MASTERS, draw  # noqa: E402
 
 
 def shown(record: dict[str, Any]) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import conftest
 import numpy as np
 from conftest import wait_until
+from drawn_runs import ACTIONS, CLOCK, IDLE, LINK, STORE, Run
 from faults import Injection
 from places import LEASE, Place
-from schedule import ACTIONS, CLOCK, IDLE, LINK, STORE, Run
 
 CLEAN_SECONDS = 10.0
 ENDS = 10.0  # seconds from what ends a process to the error

@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 from disks import Disk
+from drawn_runs import ACTIONS, CLOCK, DISK, LINK, STORE, Fault
 from places import Place, set_clock
-from schedule import ACTIONS, CLOCK, DISK, LINK, STORE, Fault
 from standalone import EXECUTOR
 
 PAUSE_SECONDS = 2.0

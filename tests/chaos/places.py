@@ -19,9 +19,9 @@ from typing import Any
 
 import psutil
 from conftest import JVM_OPTIONS, wait_until
+from drawn_runs import CONNECT, NETWORK, SPECULATION, STANDALONE
 from namespaces import Network
 from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
-from schedule import CONNECT, NETWORK, SPECULATION, STANDALONE
 from standalone import Standalone, descendants
 
 START_SECONDS, LOOK_SECONDS, END_SECONDS = 180.0, 20.0, 20.0

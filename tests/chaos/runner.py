@@ -14,9 +14,9 @@ import checker
 import conftest
 import elsewhere
 from disks import Disk, can_mount
+from drawn_runs import DISK, Run
 from faults import Injection
 from places import Place
-from schedule import DISK, Run
 
 DOUBLE = """
 import sys

@@ -11,8 +11,8 @@ import pytest
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
 import schedule  # noqa: E402
+from drawn_runs import LOCAL, Fault, Run  # noqa: E402
 from runner import Runner  # noqa: E402
-from schedule import LOCAL, Fault, Run  # noqa: E402
 
 DRAWN = "import schedule, sys; print('\\n'.join(str(schedule.draw(3, number)) for number in range(300)))"
 NO_FAULT = Run(0, 0, LOCAL, "fit", nodes=2, rows=60, partitions=1, epochs=2, restarts=0, options=(), faults=())
