@@ -14,7 +14,7 @@ import schedule  # noqa: E402
 from drawn_runs import LOCAL, Fault, Run  # noqa: E402
 from runner import Runner  # noqa: E402
 
-DRAWN = "import schedule, sys; print('\\n'.join(str(schedule.draw(3, number)) for number in range(300)))"
+DRAWN = "import drawn_runs, sys; print('\\n'.join(str(drawn_runs.draw(3, number)) for number in range(300)))"
 NO_FAULT = Run(0, 0, LOCAL, "fit", nodes=2, rows=60, partitions=1, epochs=2, restarts=0, options=(), faults=())
 
 
@@ -24,11 +24,11 @@ def test_a_seed_draws_the_same_runs_in_every_process():
         for _ in range(2)
     ]
     assert found[0] == found[1]
-    runs = [schedule.draw(3, number) for number in range(300)]
+    runs = [drawn_runs.draw(3, number) for number in range(300)]
     assert "\n".join(map(str, runs)) == found[0].rstrip("\n")
     assert len({str(run) for run in runs}) == 300
-    assert {fault.what for run in runs for fault in run.faults} >= {*schedule.CHILD, *schedule.SUPERVISOR}
-    assert {run.program for run in runs} == {*schedule.PROGRAMS}
+    assert {fault.what for run in runs for fault in run.faults} >= {*drawn_runs.CHILD, *drawn_runs.SUPERVISOR}
+    assert {run.program for run in runs} == {*drawn_runs.PROGRAMS}
 
 
 @pytest.fixture
