@@ -10,7 +10,7 @@ import pytest
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster")]
-import schedule  # noqa: E402
+import drawn_runs  # noqa: E402
 from drawn_runs import LOCAL, Fault, Run  # noqa: E402
 from runner import Runner  # noqa: E402
 
