@@ -8,11 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import optuna
 import pytest
 from conftest import CLUSTER, LOCAL, jobs_of, on
 from connect_server import needs_connect_server
-from optuna.distributions import CategoricalDistribution, FloatDistribution
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -20,7 +18,11 @@ from pyspark.sql import functions as F
 from tracking import logged, models_of, runs_of, series
 
 from tfos_ml import KerasEstimator, errors
-from tfos_ml.tuning import OptunaSearch, OptunaSearchModel
+
+optuna = pytest.importorskip("optuna")  # which sessions of other versions lack
+from optuna.distributions import CategoricalDistribution, FloatDistribution  # noqa: E402
+
+from tfos_ml.tuning import OptunaSearch, OptunaSearchModel  # noqa: E402
 
 OVER = ("COMPLETE", "PRUNED")
 LONG = 5000  # epochs of a fit that only its pruner ends within the time of a test

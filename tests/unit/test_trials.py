@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import optuna
-from optuna.trial import TrialState
+import pytest
 
-from tfos_ml.tuning.trials import ask_one_at_a_time, take_up
+optuna = pytest.importorskip("optuna")  # which sessions of other versions lack
+from optuna.trial import TrialState  # noqa: E402
+
+from tfos_ml.tuning.trials import ask_one_at_a_time, take_up  # noqa: E402
 
 
 def study_in(tmp_path):
