@@ -358,6 +358,7 @@ def count_to_six(args, ctx):
     step = tf.Variable(0, dtype=tf.int64)
     manager = tf.train.CheckpointManager(tf.train.Checkpoint(step=step), ctx.checkpoint_dir, max_to_keep=2)
     manager.restore_or_initialize()
+    ctx.barrier("restored")  # the chief saves no step before all have restored the same one
     ctx.report({"began_at": int(step), "workers": ctx.num_workers}, epoch=ctx.restart_count)
     while int(step) < 6 and not ctx.is_preempted():
         step.assign_add(1)

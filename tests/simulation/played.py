@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +25,15 @@ CONSTANTS = {
     "shutdown_timeouts": ShutdownTimeouts(worker=6.0, server=1.0, evaluator=4.0),
 }  # fmt: skip
 
-logging.disable(logging.CRITICAL)
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(level)
 
 
 class Violation(AssertionError):  # noqa: N818
@@ -50,8 +60,8 @@ class Played:
         )  # fmt: skip
 
     def play(self) -> Played:
-        """Play it to its end."""
-        with self.world:
+        """Play it to its end; the package logs nothing meanwhile."""
+        with self.world, _silent():
             self.world.start(self.driver, "program", self._main)
             if self.schedule.late is not None:
                 self.world.at(self.schedule.late, self.spark.add, self.spark.executors.pop())
