@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model
 from pyspark.ml.util import DefaultParamsReader
@@ -22,7 +21,8 @@ from tfos_ml.stages.params import SearchParams
 from tfos_ml.stages.persistence import Saveable, StageReader, StageWriter
 from tfos_ml.tuning.folds import folds, marked
 from tfos_ml.tuning.space import check, chosen
-from tfos_ml.tuning.trials import Objective, Trials, ask_one_at_a_time, table_of, take_up
+from tfos_ml.tuning.study import Direction, open_study, table_of, take_up, tree_sampler
+from tfos_ml.tuning.trials import Objective, Trials
 
 if TYPE_CHECKING:
     from pyspark.ml.param import Param
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _OBJECTS = ("estimator", "space", "evaluator", "sampler", "pruner")  # arguments that are no Params
-Direction = Literal["maximize", "minimize"]
 _MAXIMIZE: Direction = "maximize"
 _MINIMIZE: Direction = "minimize"
 
@@ -230,29 +229,11 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
 
     def _study(self) -> Any:
         with needed_by("OptunaSearch"):
-            import optuna
+            import optuna  # noqa: F401
 
-        direction = self._direction()
         check(self.getSpace())
-        study = optuna.create_study(
-            storage=self._get("storage"),
-            study_name=self._get("studyName"),
-            direction=direction,
-            pruner=self.getPruner(),
-            load_if_exists=True,
-        )
-        if study.direction.name.lower() != direction:
-            raise errors.ParamError(
-                f"The study {study.study_name!r} is to {study.direction.name.lower()}, not to {direction}. Give the "
-                "search another studyName."
-            )
-        # A study that goes on does not draw again what it has drawn.
-        seed = self._get("seed") + len(study.get_trials(deepcopy=False))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of constant_liar
-            default = optuna.samplers.TPESampler(seed=seed, constant_liar=self._get("parallelism") > 1)
-        study.sampler = self.getSampler() or default
-        ask_one_at_a_time(study)
+        study = open_study(self._get("storage"), self._get("studyName"), self._direction(), self.getPruner())
+        study.sampler = self.getSampler() or tree_sampler(study, self._get("seed"), self._get("parallelism") > 1)
         return study
 
     def _objective(self, dataset: DataFrame, shared: ExitStack) -> Objective:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from tfos_ml.stages.cluster_estimator import ClusterEstimator, cluster_estimator
 from tfos_ml.stages.tf_model import TFModel
 from tfos_ml.tuning.folds import MARK, split
 from tfos_ml.tuning.space import Space, chosen
+from tfos_ml.tuning.study import ERROR, INTERRUPTED, PRUNE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.ml import Estimator
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.1
 END_SECONDS = 30.0  # for the fits of an interrupted search to end
-# Attributes of trials:
-ERROR, INTERRUPTED = "tfos_ml.error", "tfos_ml.interrupted"
-PRUNE_SECONDS, RETRIES = "tfos_ml.prune_seconds", "tfos_ml.retries"
 
 
 @dataclass(frozen=True)
@@ -168,47 +165,3 @@ class Trials:
             self.failures[trial.number] = error
             trial.set_user_attr(ERROR, f"{type(error).__name__}: {error}")
             raise
-
-
-def ask_one_at_a_time(study: Any) -> None:
-    """Have threads ask a study for trials in turns: of SQLite, two could get the same waiting trial at once."""
-    ask, lock = study.ask, threading.Lock()
-
-    def ask_alone(*args: Any, **options: Any) -> Any:
-        with lock:
-            return ask(*args, **options)
-
-    study.ask = ask_alone
-
-
-def take_up(study: Any, wanted: int) -> int:
-    """Go on with a study: returns how many trials are missing. Those that were interrupted are to be run again."""
-    from optuna.trial import TrialState
-
-    killed = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    for trial in killed:
-        study.tell(trial.number, state=TrialState.FAIL)
-    trials = study.get_trials(deepcopy=False)
-    again = {trial.user_attrs.get(RETRIES) for trial in trials}
-    interrupted = {*(trial.number for trial in killed), *(t.number for t in trials if t.user_attrs.get(INTERRUPTED))}
-    for number in sorted(interrupted - again):
-        study.enqueue_trial(trials[number].params, user_attrs={RETRIES: number})
-    again |= interrupted
-    return max(0, wanted - sum(trial.state.is_finished() and trial.number not in again for trial in trials))
-
-
-def table_of(study: Any) -> list[dict[str, Any]]:
-    """The trials of a study as plain data."""
-    return [
-        {
-            "number": trial.number,
-            "state": trial.state.name,
-            "value": trial.value,
-            "params": dict(trial.params),
-            "epochs": {str(step): value for step, value in trial.intermediate_values.items()},
-            "seconds": None if trial.duration is None else round(trial.duration.total_seconds(), 3),
-            "prune_seconds": trial.user_attrs.get(PRUNE_SECONDS),
-            "error": trial.user_attrs.get(ERROR),
-        }
-        for trial in study.get_trials(deepcopy=False)
-    ]
