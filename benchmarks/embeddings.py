@@ -1,7 +1,7 @@
 """Rows a second and memory of embedding texts and images: a transform, a loop without Spark, ``predict_batch_udf``.
 
 The models are those of the page docs/howto/embeddings.rst: a BERT of KerasHub as large as MiniLM (6 layers, width 384),
-and MobileNetV2, both with random weights. The texts are docstrings, whose lengths differ a lot. Eight Python workers of
+and MobileNetV2, both with random weights. The texts are the first paragraphs of docstrings. Eight Python workers of
 one executor score at once:
 
 - ``transform``: the executor's one scoring process has the model.
@@ -13,6 +13,7 @@ For each, a process or session of its own runs once to load the model, and then 
 Python workers, the fork server and the scoring process have together (PSS), or the resident size of the loop.
 
     python benchmarks/embeddings.py [--rounds 3] [--rows 2000] [--images 400] [--only texts images]
+        [--contenders loop transform ...]
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from tfos_ml import TFModel
 
 WORKERS = 8
 BATCH = 32
+CONTENDERS = ("loop", "transform", "loop, as written", "predict_batch_udf")
 ROWS_OF_A_CALL = {"text": 1024, "content": BATCH}  # of transform, as the page has it
 PAGE = Path(__file__).parents[1] / "docs" / "howto" / "embeddings.rst"
 
@@ -73,13 +75,13 @@ def run_program(program: str, directory: str, **replaced: str) -> None:
 
 
 def docstrings(rows: int) -> list[str]:
-    """Docstrings of Keras and scikit-learn, shuffled."""
+    """First paragraphs of docstrings of Keras and scikit-learn, shuffled; their lengths differ a lot."""
     found = set()
     for library in ("keras", "sklearn"):
         for path in Path(importlib.util.find_spec(library).origin).parent.rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                    found.add(" ".join((ast.get_docstring(node) or "").split()))
+                    found.add(" ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()))
     texts = sorted(text for text in found if text.count(" ") >= 4)
     np.random.default_rng(0).shuffle(texts)
     return texts[:rows]
@@ -192,11 +194,13 @@ def loop(rows_file: str, path: str, batch: int) -> None:
     print(json.dumps([len(rows) / seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
 
 
-def measure(column: str, rows: Sequence[str | bytes], models: dict[str, str], rounds: int, root: str) -> None:
+def measure(
+    column: str, rows: Sequence[str | bytes], models: dict[str, str], options: argparse.Namespace, root: str
+) -> None:
     """Print the figures of all, in turns."""
     rows_file = f"{root}/{column}.parquet"
     pd.DataFrame({column: rows}).to_parquet(rows_file)
-    large = ROWS_OF_A_CALL[column]
+    large = min(ROWS_OF_A_CALL[column], -(-len(rows) // WORKERS))  # no call has rows of two partitions
     contenders = {
         "loop": lambda: in_a_loop(rows_file, models["fits"], large),
         "transform": lambda: in_spark(by_transform(frame(rows, column), models["fits"], column), len(rows)),
@@ -205,13 +209,13 @@ def measure(column: str, rows: Sequence[str | bytes], models: dict[str, str], ro
             by_predict_batch_udf(frame(rows, column), models["padded"], column), len(rows)
         ),
     }
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, run in contenders.items():
-            found[name].append(run())
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in options.contenders}
+    for _ in range(options.rounds):
+        for name in found:
+            found[name].append(contenders[name]())
             print(f"  {name}: {found[name][-1]}", file=sys.stderr, flush=True)
-    print(f"{column}: {len(rows):,} rows, medians of {rounds}: rows/s (range), beside the loop, peak MB")
-    base = statistics.median(rate for rate, _ in found["loop"])
+    print(f"{column}: {len(rows):,} rows, medians of {options.rounds}: rows/s (range), beside the first, peak MB")
+    base = statistics.median(rate for rate, _ in found[options.contenders[0]])
     for name, figures in found.items():
         rates, peaks = zip(*figures, strict=True)
         middle = statistics.median(rates)
@@ -225,14 +229,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--images", type=int, default=400)
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--only", nargs="+", default=["texts", "images"], choices=["texts", "images"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         if "texts" in options.only:
             texts = docstrings(options.rows)
-            measure("text", texts, save_text_models(texts, root), options.rounds, root)
+            measure("text", texts, save_text_models(texts, root), options, root)
         if "images" in options.only:
-            measure("content", images(options.images), save_image_models(root), options.rounds, root)
+            measure("content", images(options.images), save_image_models(root), options, root)
 
 
 if __name__ == "__main__":
