@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "cluster")]
 
+from disks import SharedMemory, can_mount  # noqa: E402
 from drawn_runs import MASTERS, draw  # noqa: E402
 from runner import Runner  # noqa: E402
 
@@ -68,6 +69,8 @@ def main() -> int:
     parser.add_argument("--programs", default="", help="some programs")
     parser.add_argument("--results", type=Path, help="file to which a JSON line a run is appended")
     options = parser.parse_args()
+    if can_mount():
+        SharedMemory.mount()
     masters = tuple(master for master in MASTERS if master in options.masters.split(";"))
     programs = tuple(filter(None, options.programs.split(",")))
     deadline = time.monotonic() + 60 * options.minutes

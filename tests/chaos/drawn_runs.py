@@ -10,7 +10,7 @@ BLOCK = 30  # runs in a row on one master, whose start takes long
 LOCAL, RETRIES, EXECUTORS = "local[4]", "local[4,3]", "local-cluster[2,2,1024]"
 SPECULATION = "local-cluster[2,2,1024] speculation"
 CONNECT, STANDALONE, NETWORK = "connect", "standalone", "network"
-MASTERS = {LOCAL: 5, RETRIES: 2, EXECUTORS: 3, SPECULATION: 1, CONNECT: 2, STANDALONE: 2, NETWORK: 1}
+MASTERS = {LOCAL: 5, RETRIES: 2, EXECUTORS: 3, SPECULATION: 2, CONNECT: 2, STANDALONE: 2, NETWORK: 1}
 
 CHILD = ("kill child", "term child", "stop child", "segfault", "abort", "exit 0", "exit 3", "sys.exit 3", "raise")
 SUPERVISOR = ("kill supervisor", "stop supervisor", "term supervisor")
@@ -18,6 +18,7 @@ HELPERS = ("kill reaper", "kill fork server", "kill all")
 DRIVER = ("cancel", "interrupt", "kill driver", "pause driver")
 IDLE = ("kill daemon", "term daemon", "kill fork server", "term fork server", "kill scoring", "stop scoring")
 DISK = ("full disk", "frozen disk")
+MEMORY = ("full memory",)
 CLOCK = ("clock forward", "clock back")
 STORE = ("failing store",)
 INPUT = ("kill child", "exit 3", "raise", "cancel", "interrupt")
@@ -25,7 +26,11 @@ SCORING = ("kill scoring", "term scoring", "stop scoring")
 NODES = (*CHILD, *SUPERVISOR, *HELPERS)
 EXECUTOR = ("kill executor", "stop executor")
 LINK = ("cut link", "slow link")
-RARE = {"kill driver": 0.2, "stop scoring": 0.3, "pause driver": 0.5, "stop executor": 0.5}
+WEIGHTS = {"kill driver": 0.4, "pause driver": 0.5, "stop executor": 0.5, "cut link": 2.0, "slow link": 2.0}
+WEIGHTS["failing store"] = 10.0  # few runs have one
+
+
+UNABLE = {("store", NETWORK)}  # its hosts do not reach the store
 
 
 @dataclass(frozen=True)
@@ -60,20 +65,24 @@ class Kind:
 
 
 PROGRAMS = {
-    "fit": Kind(("input", "start", "feed", "epoch", "export"), (*NODES, *DRIVER, *CLOCK, *DISK), 5),
-    "dataset": Kind(("start", "epoch", "export"), (*NODES, *DRIVER, *CLOCK, *DISK), 3),
+    "fit": Kind(("input", "start", "feed", "epoch", "export"), (*NODES, *DRIVER, *CLOCK, *DISK, *MEMORY), 5),
+    "dataset": Kind(("start", "epoch", "export"), (*NODES, *DRIVER, *CLOCK, *DISK, *MEMORY), 3),
     "keras": Kind(
         ("build", "start", "step", "epoch", "end"),
-        (*NODES, *DRIVER, *CLOCK, *DISK, *STORE),
+        (*NODES, *DRIVER, *CLOCK, *DISK, *MEMORY, *STORE),
         0.8,
         options=("modelDir", "elastic", "cacheDir", "store"),
     ),
     "feed": Kind(
-        ("input", "start", "feed", "epoch", "export"), (*NODES, *DRIVER, *CLOCK), 4, restarts=False, connect=False
+        ("input", "start", "feed", "epoch", "export"),
+        (*NODES, *DRIVER, *CLOCK, *MEMORY),
+        4,
+        restarts=False,
+        connect=False,
     ),
-    "infer": Kind(("input", "start", "feed"), (*NODES, *DRIVER), 2, restarts=False, connect=False),
+    "infer": Kind(("input", "start", "feed"), (*NODES, *DRIVER, *MEMORY), 2, restarts=False, connect=False),
     "parallel": Kind(("start", "end"), (*NODES, *DRIVER), 1, restarts=False, connect=False),
-    "stream": Kind(("input", "start", "feed"), NODES, 2, restarts=False, connect=False),
+    "stream": Kind(("input", "start", "feed"), (*NODES, *MEMORY), 2, restarts=False, connect=False),
     "score": Kind(("input",), (), 3, IDLE, restarts=False),
     "score stream": Kind(("input",), (), 1, IDLE, restarts=False),
     "records": Kind(("input",), (), 1, restarts=False),
@@ -158,7 +167,7 @@ def draw(seed: int, number: int, masters: tuple[str, ...] = tuple(MASTERS), prog
         partitions=chance.choice((1, 2, 3)),
         epochs=chance.choice((1, 2, 3)),
         restarts=chance.choice((0, 0, 1, 2)) if kind.restarts else 0,
-        options=tuple(option for option in kind.options if chance.random() < 0.4),
+        options=tuple(option for option in kind.options if chance.random() < 0.4 and (option, master) not in UNABLE),
         faults=(),
     )
     return replace(run, faults=_faults(run, kind, chance))
@@ -167,7 +176,7 @@ def draw(seed: int, number: int, masters: tuple[str, ...] = tuple(MASTERS), prog
 def _faults(run: Run, kind: Kind, chance: random.Random) -> tuple[Fault, ...]:
     """One or two: at one moment, or the second in the attempt after the first, or in a later phase."""
     first = _fault(run, kind, chance, attempt=0)
-    if chance.random() < 0.6:
+    if chance.random() < 0.4:
         return (first,)
     second = _fault(run, kind, chance, attempt=min(run.restarts, chance.choice((0, 1))))
     if "idle" in (first.phase, second.phase) or first.attempt != second.attempt:
@@ -183,7 +192,7 @@ def able_of(run: Run, kind: Kind, phase: str) -> tuple[str, ...]:
     if run.master in (EXECUTORS, SPECULATION, STANDALONE, NETWORK):
         found = (*found, *EXECUTOR)
     if run.master == NETWORK:
-        found = (*(what for what in found if what not in DISK), *LINK, *LINK)  # whose hosts see no new mounts
+        found = (*(what for what in found if what not in DISK), *LINK)  # whose hosts see no new mounts
     if not {"store", "modelDir"} <= {*run.options}:
         found = tuple(what for what in found if what not in STORE)
     return found
@@ -194,7 +203,7 @@ def _fault(run: Run, kind: Kind, chance: random.Random, attempt: int) -> Fault:
         return Fault(chance.choice(kind.idle), "idle", 0, 0, 0.0, held=False)
     phase = chance.choice(kind.phases)
     able = able_of(run, kind, phase)
-    what = chance.choices(able, [RARE.get(what, 1.0) for what in able])[0]
+    what = chance.choices(able, [WEIGHTS.get(what, 1.0) for what in able])[0]
     rank = chance.randrange(run.partitions if phase == "input" else run.nodes)
     held = what in ACTIONS or chance.random() < 0.8
     seconds = chance.choice((0.0, 0.0, 0.1, 0.5)) if held else round(chance.uniform(0.0, 0.6), 2)

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from disks import Disk
-from drawn_runs import ACTIONS, CLOCK, DISK, LINK, STORE, Fault
+from disks import Disk, SharedMemory
+from drawn_runs import ACTIONS, CLOCK, DISK, LINK, MEMORY, STORE, Fault
 from places import Place, set_clock
 from standalone import EXECUTOR
 
 PAUSE_SECONDS = 2.0
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
-AROUND = (*DISK, *CLOCK, *STORE, *LINK)
+AROUND = (*DISK, *MEMORY, *CLOCK, *STORE, *LINK)
 SOON_OVER = {"frozen disk": 3.0, "failing store": 5.0, "slow link": 5.0}  # seconds
 SERVERS = {
     "daemon": ("tfos_ml.agent.daemon", "pyspark.daemon"),
@@ -119,7 +119,7 @@ class Injection:
             self.stopped = victims
 
     def _around(self, what: str) -> None:
-        """To disk, clock, store and links."""
+        """To disk, shared memory, clock, store and links."""
         place, disk = self._place, self._disk
         heals: Callable[[], None] = lambda: None  # noqa: E731
         if what in ("full disk", "frozen disk"):
@@ -127,6 +127,11 @@ class Injection:
                 raise ProcessLookupError
             (disk.fill if what == "full disk" else disk.freeze)()
             heals = disk.heal
+        elif what == "full memory":
+            if not SharedMemory.is_own:
+                raise ProcessLookupError
+            SharedMemory.fill()
+            heals = SharedMemory.heal
         elif what in ("clock forward", "clock back"):
             set_clock(place.clock, 3600 if what == "clock forward" else -3600)
             heals = partial(set_clock, place.clock, 0)

@@ -297,6 +297,7 @@ if __name__ == "__main__":
     import signal
 
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's job in the background would not have
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else prints goes to the log
     sys.path.insert(0, str(Path(__file__).parent))
