@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
-MIB = 1 << 20
-SIZE = 24 * MIB
+SIZE = 24 << 20
 CLONE_NEWNS = 0x20000  # of unshare(2)
 
 
@@ -77,11 +77,12 @@ class SharedMemory:
 
 def fill(path: Path) -> None:
     """Take all space that a filesystem has left."""
-    with path.open("wb", buffering=0) as file:
-        size = MIB
+    with path.open("wb") as file:
+        end, size = 0, shutil.disk_usage(path.parent).free
         while size:
             try:
-                file.write(b"\0" * size)
+                os.posix_fallocate(file.fileno(), end, size)
+                end += size
             except OSError:
                 size //= 2
 
