@@ -86,7 +86,7 @@ PROGRAMS = {
     "score": Kind(("input",), (), 3, IDLE, restarts=False),
     "score stream": Kind(("input",), (), 1, IDLE, restarts=False),
     "records": Kind(("input",), (), 1, restarts=False),
-    "search": Kind(("start", "epoch"), NODES, 0.3),
+    "search": Kind(("start", "epoch"), NODES, 0.3, options=("folds",)),
 }
 
 
