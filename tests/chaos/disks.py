@@ -61,6 +61,7 @@ class SharedMemory:
         if ctypes.CDLL(None).unshare(CLONE_NEWNS):
             return
         run("mount", "--make-rprivate", "/")
+        run("mount", "--make-rshared", "/")  # with namespaces of children
         run("mount", "-t", "tmpfs", "-o", f"size={cls.SIZE}", "tmpfs", str(cls.DIRECTORY))
         cls.is_own = True
 

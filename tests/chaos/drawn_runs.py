@@ -9,8 +9,9 @@ from typing import Any
 BLOCK = 30  # runs in a row on one master, whose start takes long
 LOCAL, RETRIES, EXECUTORS = "local[4]", "local[4,3]", "local-cluster[2,2,1024]"
 SPECULATION = "local-cluster[2,2,1024] speculation"
-CONNECT, STANDALONE, NETWORK = "connect", "standalone", "network"
-MASTERS = {LOCAL: 5, RETRIES: 2, EXECUTORS: 3, SPECULATION: 2, CONNECT: 2, STANDALONE: 2, NETWORK: 1}
+CONNECT, STANDALONE, NETWORK, NAT = "connect", "standalone", "network", "network, driver behind NAT"
+MASTERS = {LOCAL: 5, RETRIES: 2, EXECUTORS: 3, SPECULATION: 2, CONNECT: 2, STANDALONE: 2, NETWORK: 1, NAT: 1}
+HOSTS = (NETWORK, NAT)  # where executors have hosts of their own
 
 CHILD = ("kill child", "term child", "stop child", "segfault", "abort", "exit 0", "exit 3", "sys.exit 3", "raise")
 SUPERVISOR = ("kill supervisor", "stop supervisor", "term supervisor")
@@ -29,8 +30,8 @@ LINK = ("cut link", "slow link")
 WEIGHTS = {"kill driver": 0.4, "pause driver": 0.5, "stop executor": 0.5, "cut link": 2.0, "slow link": 2.0}
 WEIGHTS["failing store"] = 10.0  # few runs have one
 
-
-UNABLE = {("store", NETWORK)}  # its hosts do not reach the store
+WITH_EXECUTORS = (EXECUTORS, SPECULATION, STANDALONE, *HOSTS)
+UNABLE = {("store", master) for master in HOSTS}  # which do not reach the store
 
 
 @dataclass(frozen=True)
@@ -186,13 +187,15 @@ def _faults(run: Run, kind: Kind, chance: random.Random) -> tuple[Fault, ...]:
 
 def able_of(run: Run, kind: Kind, phase: str) -> tuple[str, ...]:
     """Faults that can happen in a phase on a master."""
+    if phase == "idle":
+        return (*kind.idle, *EXECUTOR[:1]) if run.master in WITH_EXECUTORS else kind.idle
     if phase == "input":
         return (*INPUT, *SCORING) if run.program.startswith("score") else INPUT
     found = kind.faults
-    if run.master in (EXECUTORS, SPECULATION, STANDALONE, NETWORK):
+    if run.master in WITH_EXECUTORS:
         found = (*found, *EXECUTOR)
-    if run.master == NETWORK:
-        found = (*(what for what in found if what not in DISK), *LINK)  # whose hosts see no new mounts
+    if run.master in HOSTS:
+        found = (*found, *LINK)
     if not {"store", "modelDir"} <= {*run.options}:
         found = tuple(what for what in found if what not in STORE)
     return found
@@ -200,7 +203,7 @@ def able_of(run: Run, kind: Kind, phase: str) -> tuple[str, ...]:
 
 def _fault(run: Run, kind: Kind, chance: random.Random, attempt: int) -> Fault:
     if attempt == 0 and chance.random() < 0.06:
-        return Fault(chance.choice(kind.idle), "idle", 0, 0, 0.0, held=False)
+        return Fault(chance.choice(able_of(run, kind, "idle")), "idle", 0, 0, 0.0, held=False)
     phase = chance.choice(kind.phases)
     able = able_of(run, kind, phase)
     what = chance.choices(able, [WEIGHTS.get(what, 1.0) for what in able])[0]
