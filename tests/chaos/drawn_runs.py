@@ -27,6 +27,7 @@ SCORING = ("kill scoring", "term scoring", "stop scoring")
 NODES = (*CHILD, *SUPERVISOR, *HELPERS)
 EXECUTOR = ("kill executor", "stop executor")
 LINK = ("cut link", "slow link")
+GOES_ON = (*HELPERS[:2], "pause driver", *CLOCK, *DISK, *MEMORY, *STORE, *SCORING, "slow link")  # if all is well
 WEIGHTS = {"kill driver": 0.4, "pause driver": 0.5, "stop executor": 0.5, "cut link": 2.0, "slow link": 2.0}
 WEIGHTS["failing store"] = 10.0  # few runs have one
 
@@ -175,14 +176,23 @@ def draw(seed: int, number: int, masters: tuple[str, ...] = tuple(MASTERS), prog
 
 
 def _faults(run: Run, kind: Kind, chance: random.Random) -> tuple[Fault, ...]:
-    """One or two: at one moment, or the second in the attempt after the first, or in a later phase."""
-    first = _fault(run, kind, chance, attempt=0)
+    """One or two: the second in the next attempt or in a later phase, or at once where the first ends the attempt."""
+    first = _fault(run, kind, chance, 0, kind.phases)
     if chance.random() < 0.4:
         return (first,)
-    second = _fault(run, kind, chance, attempt=min(run.restarts, chance.choice((0, 1))))
+    attempt = min(run.restarts, chance.choice((0, 1)))
+    at_once = not attempt and first.phase != "idle" and first.what not in GOES_ON
+    second = _fault(run, kind, chance, attempt, (first.phase,) if at_once else kind.phases)
+    if second.at == first.at:
+        second = replace(second, rank=(first.rank + 1) % _places(run, first.phase))
     if "idle" in (first.phase, second.phase) or first.attempt != second.attempt:
         return tuple(sorted((first, second), key=lambda fault: (fault.phase != "idle", fault.attempt)))
     return tuple(sorted({first.at: first, second.at: second}.values(), key=lambda f: kind.phases.index(f.phase)))
+
+
+def _places(run: Run, phase: str) -> int:
+    """How many nodes, or tasks that compute rows, are in a phase."""
+    return run.partitions if phase == "input" else run.nodes
 
 
 def able_of(run: Run, kind: Kind, phase: str) -> tuple[str, ...]:
@@ -201,13 +211,13 @@ def able_of(run: Run, kind: Kind, phase: str) -> tuple[str, ...]:
     return found
 
 
-def _fault(run: Run, kind: Kind, chance: random.Random, attempt: int) -> Fault:
+def _fault(run: Run, kind: Kind, chance: random.Random, attempt: int, phases: tuple[str, ...]) -> Fault:
     if attempt == 0 and chance.random() < 0.06:
         return Fault(chance.choice(able_of(run, kind, "idle")), "idle", 0, 0, 0.0, held=False)
-    phase = chance.choice(kind.phases)
+    phase = chance.choice(phases)
     able = able_of(run, kind, phase)
     what = chance.choices(able, [WEIGHTS.get(what, 1.0) for what in able])[0]
-    rank = chance.randrange(run.partitions if phase == "input" else run.nodes)
+    rank = chance.randrange(_places(run, phase))
     held = what in ACTIONS or chance.random() < 0.8
     seconds = chance.choice((0.0, 0.0, 0.1, 0.5)) if held else round(chance.uniform(0.0, 0.6), 2)
     return Fault(what, phase, attempt, rank, seconds, held)
