@@ -40,6 +40,7 @@ PROMISES = {
     "cut link": "an error after its limits, or a restart",
     "slow link": "the fit goes on",
     "full disk": "a typed error; nothing is published",
+    "full memory": "rows go to disk",
     "frozen disk": "the fit goes on",
     "failing store": "``ModelDirError``, or the fit goes on",
     "clock forward": "the fit goes on",
