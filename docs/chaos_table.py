@@ -23,7 +23,6 @@ PROMISES = {
     "raise": f"``TrainFnError``: {ENDS}",
     "cancel": "``FitCancelledError`` within 10 s",
     "interrupt": "``KeyboardInterrupt`` within 10 s",
-    "kill all": "an error after the lease, or a restart: nobody is left who reports it",
     "kill driver": "all processes end within 20 s",
     "pause driver": "the fit goes on",
     "kill reaper": "the fit goes on",

@@ -28,16 +28,12 @@ SPARKS_OWN = ("score", "score stream", "records", "infer")
 CANCELED = {"cancel": "FitCancelledError", "interrupt": "KeyboardInterrupt"}
 
 
-SILENT = ("stop", "kill all")
-"""After these nobody is left who reports the failure; the lease finds it."""
-
-
 def limit(injections: list[Injection]) -> float:
     """Seconds from the last fault to the end of a run that fails."""
     names = {one.fault.what for one in injections}
     if names & {*LINK, *STORE, "stop executor"}:
         return CUT
-    return ENDS + (max(STANDS, LEASE) + ENDS if any(name.startswith(SILENT) for name in names) else 0.0)
+    return ENDS + (max(STANDS, LEASE) + ENDS if any(name.startswith("stop") for name in names) else 0.0)
 
 
 def is_fatal(what: str) -> bool:

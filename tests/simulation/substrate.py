@@ -90,6 +90,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield transport, "_listen", lambda endpoint, credentials, server: parts().network.listen(server)
     yield transport, "_close", lambda listener: listener.network.close(listener)
     yield transport, "make_credentials", lambda token: None
+    yield transport.TransportServer, "connected_ports", lambda server: parts().network.connected_ports()
     yield received_files, "threading", virtual_time.threading
     # a node's host
     yield supervisor, "ResourceClaim", simulated_node.Claim

@@ -99,7 +99,7 @@ class Run:
         nodes = self.control.nodes
         failure = find_failure(nodes.failure() or "")
         if failure is None and self.task.lease is not None:
-            nodes.note_silent(self.task.lease)
+            nodes.note_silent(self.task.lease, self.control.connected_ports)
             failure = find_failure(nodes.failure() or "")
         elif failure is not None and job is not None:
             if failure.error is errors.InputLostError and job.wait(CAUSE_SECONDS):
