@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import sys
@@ -71,6 +72,7 @@ def main() -> int:
     options = parser.parse_args()
     if can_mount():
         SharedMemory.mount()
+    logging.getLogger("werkzeug").disabled = True  # the store's
     masters = tuple(master for master in MASTERS if master in options.masters.split(";"))
     programs = tuple(filter(None, options.programs.split(",")))
     deadline = time.monotonic() + 60 * options.minutes

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from disks import Disk, SharedMemory
 from drawn_runs import ACTIONS, CLOCK, DISK, LINK, MEMORY, STORE, Fault
-from places import Place, set_clock
+from places import Place, step_clock
 from standalone import EXECUTOR
 
 PAUSE_SECONDS = 2.0
@@ -133,8 +133,9 @@ class Injection:
             SharedMemory.fill()
             heals = SharedMemory.heal
         elif what in ("clock forward", "clock back"):
-            set_clock(place.clock, 3600 if what == "clock forward" else -3600)
-            heals = partial(set_clock, place.clock, 0)
+            if not place.clock.exists():
+                raise ProcessLookupError
+            step_clock(place.clock, 3600 if what == "clock forward" else -3600)
         elif what == "failing store":
             assert place.store is not None
             place.store.fail(lambda method, path: True, 503)

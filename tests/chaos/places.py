@@ -300,11 +300,13 @@ def with_clock(file: Path) -> dict[str, str]:
     if not library.exists():
         source = Path(__file__).with_name("clock.c")
         subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    set_clock(file, 0)
+    file.write_bytes(bytes(8))
     return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(file)}
 
 
-def set_clock(file: Path, seconds: int) -> None:
+def step_clock(file: Path, seconds: int) -> None:
     """Step the wall clock of all processes that look at a file."""
-    with open(file, "r+b" if file.exists() else "wb") as stream:
-        stream.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+    with open(file, "r+b") as stream:
+        offset = int.from_bytes(stream.read(8), sys.byteorder, signed=True)
+        stream.seek(0)
+        stream.write((offset + seconds).to_bytes(8, sys.byteorder, signed=True))
