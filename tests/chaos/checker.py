@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import conftest
 import numpy as np
 from conftest import wait_until
-from drawn_runs import ACTIONS, CLOCK, IDLE, LINK, STORE, Run
+from drawn_runs import ACTIONS, CLOCK, DAEMON, IDLE, LINK, STORE, Run
 from faults import Injection
 from places import LEASE, Place
 
@@ -23,6 +23,7 @@ CUT = 45.0  # from what cuts a host off, or has a store refuse: leases, graces a
 FATAL = ("kill child", "stop child", "kill supervisor", "stop supervisor", "term supervisor", "kill all", *ACTIONS)
 """After these a node cannot go on. One that is told to end may come to its end before."""
 RECOVERABLE = (*FATAL, "term child", "kill executor", "stop executor", "cut link", "slow link", *IDLE, *CLOCK)
+FITS = ("fit", "dataset", "keras", "search")
 SPARKS_OWN = ("score", "score stream", "records", "infer")
 """Programs whose job is Spark's: if its Python worker is killed, or the job canceled, the error is Spark's, too."""
 CANCELED = {"cancel": "FitCancelledError", "interrupt": "KeyboardInterrupt"}
@@ -68,12 +69,12 @@ def _judge_error(run: Run, outcome: dict[str, Any], happened: list[Injection]) -
     expected = {CANCELED[one.fault.what] for one in happened if one.fault.what in CANCELED}
     if not happened:
         return [f"failed without a fault: {outcome['error']}: {outcome['message'][:2000]}"]
-    own = run.program in SPARKS_OWN and any(one.fault.phase == "input" for one in happened)
+    own = run.program in SPARKS_OWN and any(one.fault.phase == "input" or one.fault.what in DAEMON for one in happened)
     own |= any(one.fault.what == "raise" for one in happened) and "the user's own mistake" in outcome["message"]
     if not outcome["typed"] and outcome["error"] not in expected and not own:
         found.append(f"untyped: {outcome['error']}: {outcome['message'][:2000]}")
     recoverable = all(one.fault.what in RECOVERABLE and one.fault.phase != "input" for one in happened)
-    if recoverable and run.restarts >= len(happened):
+    if recoverable and run.restarts >= sum(one.fault.what not in DAEMON for one in happened) and run.program in FITS:
         found.append(
             f"failed though {run.restarts} restarts were left: {outcome['error']}: {outcome['message'][:2000]}"
         )

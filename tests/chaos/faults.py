@@ -95,7 +95,7 @@ class Injection:
         if victim in SERVERS:
             found = self._place.named(*SERVERS[victim])
             if victim != "scoring":  # which is a fork of another server
-                found = [process for process in found if is_first(process)]
+                found = [process for process in found if is_first(process, victim)]
             return found[self.fault.rank % len(found) :][:1] if victim == "executor" and found else found
         facts = self._mark()
         if victim == "child":
@@ -186,10 +186,12 @@ def processes(pid: int) -> list[psutil.Process]:
     return []
 
 
-def is_first(process: psutil.Process) -> bool:
-    """Whether its parent is another program: not a fork of the same."""
+def is_first(process: psutil.Process, victim: str) -> bool:
+    """Whether it is no fork of the same program: a JVM starts daemons, whose forks may outlive them."""
     try:
         parent = process.parent()
+        if victim == "daemon":
+            return parent is not None and parent.name() == "java"
         return parent is None or parent.cmdline() != process.cmdline()
     except psutil.Error:
         return False

@@ -14,7 +14,7 @@ import checker
 import conftest
 import elsewhere
 from disks import Disk, can_mount
-from drawn_runs import DISK, Run
+from drawn_runs import DAEMON, DISK, Run
 from faults import Injection
 from places import Place
 
@@ -82,6 +82,10 @@ class Runner:
                 last = max((one.time for one in injections if one.time is not None), default=began)
                 to_next, again = self._fit_again(place, f"{run.seed}-{run.number}-next", last)
                 violations += again + checker.left_over(place, before, [])
+        if any(
+            one.fault.what in DAEMON for one in injections
+        ):  # Spark may not have noticed
+            self.leave()
         if self._disk is not None:
             self._disk.close()
             self._disk = None
@@ -142,7 +146,7 @@ class Runner:
             one.let_go()
         for one in injections:
             one.undo()
-        if outcome is None and any(one.fault.what == "kill driver" for one in injections):
+        if outcome is None and any(one.fault.what == "kill driver" and one.time is not None for one in injections):
             outcome = {"error": "driver killed", "typed": True, "node": None, "message": "", "ended": time.monotonic()}
         return outcome, injections
 
