@@ -82,9 +82,7 @@ class Runner:
                 last = max((one.time for one in injections if one.time is not None), default=began)
                 to_next, again = self._fit_again(place, f"{run.seed}-{run.number}-next", last)
                 violations += again + checker.left_over(place, before, [])
-        if any(
-            one.fault.what in DAEMON for one in injections
-        ):  # Spark may not have noticed
+        if any(one.fault.what in DAEMON for one in injections):  # Spark may not have noticed
             self.leave()
         if self._disk is not None:
             self._disk.close()
