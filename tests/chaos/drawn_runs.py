@@ -29,7 +29,14 @@ NODES = (*CHILD, *SUPERVISOR, *HELPERS)
 EXECUTOR = ("kill executor", "stop executor")
 LINK = ("cut link", "slow link")
 GOES_ON = (*HELPERS[:2], "pause driver", *CLOCK, *DISK, *MEMORY, *STORE, *SCORING, "slow link")  # if all is well
-WEIGHTS = {"kill driver": 0.4, "pause driver": 0.5, "stop executor": 0.5, "cut link": 2.0, "slow link": 2.0}
+WEIGHTS = {
+    "kill driver": 0.4,
+    "pause driver": 0.5,
+    "stop executor": 0.5,
+    "stop scoring": 0.3,
+    "cut link": 2.0,
+    "slow link": 2.0,
+}
 WEIGHTS["failing store"] = 10.0  # few runs have one
 
 WITH_EXECUTORS = (EXECUTORS, SPECULATION, STANDALONE, *HOSTS)
@@ -181,9 +188,12 @@ def _faults(run: Run, kind: Kind, chance: random.Random) -> tuple[Fault, ...]:
     first = _fault(run, kind, chance, 0, kind.phases)
     if chance.random() < 0.4:
         return (first,)
-    attempt = min(run.restarts, chance.choice((0, 1)))
-    at_once = not attempt and first.phase != "idle" and first.what not in GOES_ON
+    goes_on = first.phase == "idle" or first.what in GOES_ON
+    attempt = 0 if goes_on or first.what in DRIVER else min(run.restarts, chance.choice((0, 1)))
+    at_once = not attempt and not goes_on
     second = _fault(run, kind, chance, attempt, (first.phase,) if at_once else kind.phases)
+    if at_once and second.phase != "idle":
+        second = replace(second, seconds=first.seconds)
     if second.at == first.at:
         second = replace(second, rank=(first.rank + 1) % _places(run, first.phase))
     if "idle" in (first.phase, second.phase) or first.attempt != second.attempt:
@@ -220,7 +230,7 @@ def _fault(run: Run, kind: Kind, chance: random.Random, attempt: int, phases: tu
     what = chance.choices(able, [WEIGHTS.get(what, 1.0) for what in able])[0]
     rank = chance.randrange(_places(run, phase))
     held = what in ACTIONS or chance.random() < 0.8
-    seconds = chance.choice((0.0, 0.0, 0.1, 0.5)) if held else round(chance.uniform(0.0, 0.6), 2)
+    seconds = chance.choice((0.0, 0.0, 0.1, 0.5)) if held else round(chance.uniform(0.0, 0.3), 2)
     return Fault(what, phase, attempt, rank, seconds, held)
 
 
