@@ -59,8 +59,8 @@ class Kind:
         Faults before it begins, when nothing runs.
     restarts : bool
         Whether it has ``maxRestarts``.
-    connect : bool
-        Whether it can be led from a client of Spark Connect.
+    is_cluster : bool
+        Whether it is one that neither a client of Spark Connect nor a session that speculates can lead.
     options : tuple of str
         What may be chosen, each by itself.
     """
@@ -70,7 +70,7 @@ class Kind:
     weight: float
     idle: tuple[str, ...] = IDLE[:4]
     restarts: bool = True
-    connect: bool = True
+    is_cluster: bool = False
     options: tuple[str, ...] = ()
 
 
@@ -88,11 +88,11 @@ PROGRAMS = {
         (*NODES, *DRIVER, *CLOCK, *MEMORY),
         4,
         restarts=False,
-        connect=False,
+        is_cluster=True,
     ),
-    "infer": Kind(("input", "start", "feed"), (*NODES, *DRIVER, *MEMORY), 2, restarts=False, connect=False),
-    "parallel": Kind(("start", "end"), (*NODES, *DRIVER), 1, restarts=False, connect=False),
-    "stream": Kind(("input", "start", "feed"), (*NODES, *MEMORY), 2, restarts=False, connect=False),
+    "infer": Kind(("input", "start", "feed"), (*NODES, *DRIVER, *MEMORY), 2, restarts=False, is_cluster=True),
+    "parallel": Kind(("start", "end"), (*NODES, *DRIVER), 1, restarts=False, is_cluster=True),
+    "stream": Kind(("input", "start", "feed"), (*NODES, *MEMORY), 2, restarts=False, is_cluster=True),
     "score": Kind(("input",), (), 3, IDLE, restarts=False),
     "score stream": Kind(("input",), (), 1, IDLE, restarts=False),
     "records": Kind(("input",), (), 1, restarts=False),
@@ -163,7 +163,9 @@ def draw(seed: int, number: int, masters: tuple[str, ...] = tuple(MASTERS), prog
     chance = random.Random(f"run {seed} {number}")
     master = master_of(seed, number, masters)
     able = [
-        n for n, kind in PROGRAMS.items() if (kind.connect or master != CONNECT) and (not programs or n in programs)
+        name
+        for name, kind in PROGRAMS.items()
+        if not (kind.is_cluster and master in (CONNECT, SPECULATION)) and (not programs or name in programs)
     ]
     program = chance.choices(able, [PROGRAMS[name].weight for name in able])[0]
     kind = PROGRAMS[program]
