@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import conftest
 import numpy as np
 from conftest import wait_until
-from drawn_runs import ACTIONS, CLOCK, DAEMON, IDLE, LINK, STORE, Run
+from drawn_runs import ACTIONS, CLOCK, DAEMON, EXECUTOR, IDLE, LINK, STORE, Run
 from faults import Injection
 from places import LEASE, Place
 
@@ -79,7 +79,8 @@ def _judge_error(run: Run, outcome: dict[str, Any], happened: list[Injection]) -
             f"failed though {run.restarts} restarts were left: {outcome['error']}: {outcome['message'][:2000]}"
         )
     victims = {f"worker:{one.fault.rank}" for one in happened if is_fatal(one.fault.what)}
-    if victims and outcome["node"] and outcome["node"] not in victims and not expected:
+    is_known = not expected and not any(one.fault.what in (*EXECUTOR, *LINK) for one in happened)  # which hit others
+    if victims and is_known and outcome["node"] and outcome["node"] not in victims:
         found.append(f"blames {outcome['node']} instead of {victims}: {outcome['error']}: {outcome['message'][:1000]}")
     seconds = outcome["ended"] - max(one.time or 0.0 for one in happened)
     if seconds > limit(happened):
