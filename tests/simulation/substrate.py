@@ -97,11 +97,12 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield node_run, "Feeder", simulated_node.Rows
     yield node_run, "local_versions", lambda: {"python": "3"}
     yield node_run, "node_secret", lambda token: b""
-    yield spark_task, "_host_of", lambda address, control: address.partition(":")[0]
+    yield spark_task, "_host_of", lambda address, *of_driver: address.partition(":")[0]
     yield node_run, "ProgressLink", _Link
     yield supervisor, "log_failure", lambda failure: None
     # Spark
     yield run, "SparkJob", simulated_spark.Job
+    yield run, "is_own", lambda host: True
     yield run, "one_at_a_time", virtual_time.Condition()
     yield attempt, "one_at_a_time", virtual_time.Condition()
     yield attempt, "driver_endpoint", lambda spark: "driver"
