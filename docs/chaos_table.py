@@ -1,7 +1,7 @@
 """Write the table of reliability.rst from runs of ``make chaos SEED=n``.
 
-``python docs/chaos_table.py results.jsonl ...`` sums such files up in chaos.json, and writes the table from it;
-without files it only writes the table.
+``python docs/chaos_table.py results.jsonl ...`` adds such files to the sums in chaos.json, and writes the table from
+it; without files it only writes the table.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ PROMISES = {
     "raise": f"``TrainFnError``: {ENDS}",
     "cancel": "``FitCancelledError`` within 10 s",
     "interrupt": "``KeyboardInterrupt`` within 10 s",
-    "kill all": "an error after the lease, or a restart: nobody is left who reports it",
     "kill driver": "all processes end within 20 s",
     "pause driver": "the fit goes on",
     "kill reaper": "the fit goes on",
@@ -40,6 +38,7 @@ PROMISES = {
     "cut link": "an error after its limits, or a restart",
     "slow link": "the fit goes on",
     "full disk": "a typed error; nothing is published",
+    "full memory": "rows go to disk",
     "frozen disk": "the fit goes on",
     "failing store": "``ModelDirError``, or the fit goes on",
     "clock forward": "the fit goes on",
@@ -47,27 +46,14 @@ PROMISES = {
 }
 
 
-def summed(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """How often each fault was injected and had which outcome, and the seconds after it where it was the only one."""
-    outcomes: dict[str, Counter[str]] = defaultdict(Counter)
-    seconds: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"to_error": [], "to_next": []})
+def add(sums: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
+    """Count how often each fault was injected and had which outcome; keep the seconds where it was the only one."""
     for record in records:
         for what in record["injected"]:
-            outcomes[what][record["outcome"]] += 1
-        if len(record["injected"]) == 1:
-            for key, values in seconds[record["injected"][0]].items():
-                values += [record[key]] if record[key] is not None else []
-    return {
-        what: {
-            "outcomes": dict(counts.most_common()),
-            **{key: _spread(values) for key, values in seconds[what].items() if values},
-        }
-        for what, counts in sorted(outcomes.items())
-    }
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": round(statistics.median(values), 1), "worst": round(max(values), 1)}
+            of = sums.setdefault(what, {"outcomes": {}, "to_error": [], "to_next": []})
+            of["outcomes"][record["outcome"]] = of["outcomes"].get(record["outcome"], 0) + 1
+            for key in ("to_error", "to_next") if len(record["injected"]) == 1 else ():
+                of[key] += [] if record[key] is None else [round(record[key], 1)]
 
 
 def table(sums: dict[str, Any]) -> str:
@@ -82,7 +68,7 @@ def table(sums: dict[str, Any]) -> str:
             _shown(of, "to_error"),
             _shown(of, "to_next"),
         ]
-        for what, of in sums.items()
+        for what, of in sorted(sums.items())
     ]
     for row in [header, *rows]:
         lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]
@@ -90,17 +76,22 @@ def table(sums: dict[str, Any]) -> str:
 
 
 def _shown(of: dict[str, Any], key: str) -> str:
-    return f"{of[key]['median']:g}, worst {of[key]['worst']:g}" if key in of else "none"
+    return f"{statistics.median(of[key]):.1f}, worst {max(of[key]):.1f}" if of[key] else "none"
+
+
+def _lines(sums: dict[str, Any]) -> Iterable[str]:
+    return (f"\n {json.dumps(what)}: {json.dumps(of)}" for what, of in sorted(sums.items()))
 
 
 def main(files: list[str]) -> None:
     """Sum up, and write."""
-    if files:
-        records = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
-        SUMS.write_text(json.dumps(summed(records), indent=1) + "\n")
+    sums = json.loads(SUMS.read_text())
+    for file in files:
+        add(sums, map(json.loads, Path(file).read_text().splitlines()))
+    SUMS.write_text(f"{{{','.join(_lines(sums))}\n}}\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(json.loads(SUMS.read_text()))}\n\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(sums)}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "cluster")]
 
+from disks import SharedMemory, can_mount  # noqa: E402
 from drawn_runs import MASTERS, draw  # noqa: E402
 from runner import Runner  # noqa: E402
 
@@ -68,6 +70,9 @@ def main() -> int:
     parser.add_argument("--programs", default="", help="some programs")
     parser.add_argument("--results", type=Path, help="file to which a JSON line a run is appended")
     options = parser.parse_args()
+    if can_mount():
+        SharedMemory.mount()
+    logging.getLogger("werkzeug").disabled = True  # the store's
     masters = tuple(master for master in MASTERS if master in options.masters.split(";"))
     programs = tuple(filter(None, options.programs.split(",")))
     deadline = time.monotonic() + 60 * options.minutes

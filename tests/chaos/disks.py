@@ -1,13 +1,15 @@
-"""A small disk of its own for what a run writes, which can be filled and frozen; needs root."""
+"""A small disk and shared memory of its own for what a run writes, which can be filled and frozen; needs root."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
-MIB = 1 << 20
-SIZE = 24 * MIB
+SIZE = 24 << 20
+CLONE_NEWNS = 0x20000  # of unshare(2)
 
 
 class Disk:
@@ -25,13 +27,7 @@ class Disk:
 
     def fill(self) -> None:
         """Take all space that is left."""
-        with open(self.directory / ".filled", "wb", buffering=0) as file:
-            size = MIB
-            while size:
-                try:
-                    file.write(b"\0" * size)
-                except OSError:
-                    size //= 2
+        fill(self.directory / ".filled")
 
     def freeze(self) -> None:
         """Have all writers wait."""
@@ -50,6 +46,46 @@ class Disk:
         self.heal()
         run("umount", "-l", str(self.directory))
         self._image.unlink()
+
+
+class SharedMemory:
+    """``/dev/shm`` as only this process and its children have it, once it was mounted; call it before threads start."""
+
+    DIRECTORY = Path("/dev/shm")
+    SIZE = "1200m"  # of which tfos_ml leaves 1 GiB to others
+    is_own = False
+
+    @classmethod
+    def mount(cls) -> None:
+        """Leave the mounts of all others alone from now on, and mount a small one."""
+        if ctypes.CDLL(None).unshare(CLONE_NEWNS):
+            return
+        run("mount", "--make-rprivate", "/")
+        run("mount", "--make-rshared", "/")  # with namespaces of children
+        run("mount", "-t", "tmpfs", "-o", f"size={cls.SIZE}", "tmpfs", str(cls.DIRECTORY))
+        cls.is_own = True
+
+    @classmethod
+    def fill(cls) -> None:
+        """Take all space that is left."""
+        fill(cls.DIRECTORY / ".filled")
+
+    @classmethod
+    def heal(cls) -> None:
+        """Undo that."""
+        (cls.DIRECTORY / ".filled").unlink(missing_ok=True)
+
+
+def fill(path: Path) -> None:
+    """Take all space that a filesystem has left."""
+    with path.open("wb") as file:
+        end, size = 0, shutil.disk_usage(path.parent).free
+        while size:
+            try:
+                os.posix_fallocate(file.fileno(), end, size)
+                end += size
+            except OSError:
+                size //= 2
 
 
 def run(*command: str) -> None:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from disks import Disk
-from drawn_runs import ACTIONS, CLOCK, DISK, LINK, STORE, Fault
-from places import Place, set_clock
+from disks import Disk, SharedMemory
+from drawn_runs import ACTIONS, CLOCK, DISK, LINK, MEMORY, STORE, Fault
+from places import Place, step_clock
 from standalone import EXECUTOR
 
 PAUSE_SECONDS = 2.0
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
-AROUND = (*DISK, *CLOCK, *STORE, *LINK)
+AROUND = (*DISK, *MEMORY, *CLOCK, *STORE, *LINK)
 SOON_OVER = {"frozen disk": 3.0, "failing store": 5.0, "slow link": 5.0}  # seconds
 SERVERS = {
     "daemon": ("tfos_ml.agent.daemon", "pyspark.daemon"),
@@ -95,7 +95,7 @@ class Injection:
         if victim in SERVERS:
             found = self._place.named(*SERVERS[victim])
             if victim != "scoring":  # which is a fork of another server
-                found = [process for process in found if is_first(process)]
+                found = [process for process in found if is_first(process, victim)]
             return found[self.fault.rank % len(found) :][:1] if victim == "executor" and found else found
         facts = self._mark()
         if victim == "child":
@@ -119,7 +119,7 @@ class Injection:
             self.stopped = victims
 
     def _around(self, what: str) -> None:
-        """To disk, clock, store and links."""
+        """To disk, shared memory, clock, store and links."""
         place, disk = self._place, self._disk
         heals: Callable[[], None] = lambda: None  # noqa: E731
         if what in ("full disk", "frozen disk"):
@@ -127,9 +127,15 @@ class Injection:
                 raise ProcessLookupError
             (disk.fill if what == "full disk" else disk.freeze)()
             heals = disk.heal
+        elif what == "full memory":
+            if not SharedMemory.is_own:
+                raise ProcessLookupError
+            SharedMemory.fill()
+            heals = SharedMemory.heal
         elif what in ("clock forward", "clock back"):
-            set_clock(place.clock, 3600 if what == "clock forward" else -3600)
-            heals = partial(set_clock, place.clock, 0)
+            if not place.clock.exists():
+                raise ProcessLookupError
+            step_clock(place.clock, 3600 if what == "clock forward" else -3600)
         elif what == "failing store":
             assert place.store is not None
             place.store.fail(lambda method, path: True, 503)
@@ -180,10 +186,12 @@ def processes(pid: int) -> list[psutil.Process]:
     return []
 
 
-def is_first(process: psutil.Process) -> bool:
-    """Whether its parent is another program: not a fork of the same."""
+def is_first(process: psutil.Process, victim: str) -> bool:
+    """Whether it is no fork of the same program: a JVM starts daemons, whose forks may outlive them."""
     try:
         parent = process.parent()
+        if victim == "daemon":
+            return parent is not None and parent.name() == "java"
         return parent is None or parent.cmdline() != process.cmdline()
     except psutil.Error:
         return False

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 from conftest import JVM_OPTIONS, wait_until
-from drawn_runs import CONNECT, NETWORK, SPECULATION, STANDALONE
+from drawn_runs import CONNECT, HOSTS, NAT, SPECULATION, STANDALONE
 from namespaces import Network
 from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from standalone import Standalone, descendants
@@ -51,6 +51,10 @@ SPECULATES = {
     "spark.speculation.minTaskRuntime": "100ms",
 }
 
+
+PRIVATE = "10.78.0.2"  # the driver's address behind NAT, and its ports
+BEHIND_NAT = {"spark.driver.port": 24300, "spark.driver.blockManager.port": 24301, "spark.tfos_ml.port": 24302}
+CLUSTER = Path(__file__).parents[1] / "cluster"
 
 SERVERS = ("java", "daemon", "tfos_ml.worker.fork_server")
 
@@ -174,10 +178,12 @@ class Place:
             settings.update(
                 {f"spark.hadoop.fs.s3a.{name}": value for name, value in store_settings(self.store).items()}
             )
-        if master in (STANDALONE, NETWORK):
+        if master in (STANDALONE, *HOSTS):
             self._cluster = self._start_cluster(environment)
             prefix = self.network.within("d") if self.network is not None else []
             settings = {**settings, **self._cluster.settings(), "spark.python.daemon.module": "tfos_ml.agent.daemon"}
+            if master == NAT:
+                settings.update(self._forward())
             environment = {**self._cluster.environment(), **environment, "SPARK_LOCAL_IP": self._cluster.address}
         elif master == CONNECT:
             settings["spark.remote"] = "local[4]"
@@ -190,18 +196,36 @@ class Place:
     def _start_cluster(self, environment: dict[str, str]) -> Standalone:
         if self.master == STANDALONE:
             return Standalone(self._directory, of_workers=environment)
-        self.network = network = Network("dab")
+        self.network = network = Network("mgab" if self.master == NAT else "dab")
+        of_master = "m" if self.master == NAT else "d"
         cluster = Standalone(
             self._directory,
             workers=0,
-            address=network.addresses["d"],
-            prefix=network.within("d"),
+            address=network.addresses[of_master],
+            prefix=network.within(of_master),
             of_workers=environment,
         )
         for host in "ab":
             cluster.start_worker(network.addresses[host], prefix=network.within(host))
         cluster.wait_for_workers()
         return cluster
+
+    def _forward(self) -> dict[str, str]:
+        """Put the driver behind a gateway, which hands connections to ports on to it; Spark's settings for that."""
+        assert self.network is not None
+        assert self._cluster is not None
+        self.network.add_behind("d", gateway="g", address=PRIVATE)
+        gateway, log = self.network.addresses["g"], self._directory / "forwarder.txt"
+        command = [sys.executable, str(CLUSTER / "forwarder.py"), gateway, PRIVATE, *map(str, BEHIND_NAT.values())]
+        self._cluster.start([*self.network.within("g"), *command], log)
+        assert wait_until(lambda: "ready" in log.read_text(), START_SECONDS)
+        ports = {name: str(port) for name, port in BEHIND_NAT.items()}
+        return {
+            **ports,
+            "spark.driver.host": gateway,
+            "spark.driver.bindAddress": PRIVATE,
+            "spark.port.maxRetries": "0",
+        }
 
     def all_processes(self) -> list[psutil.Process]:
         """Those of the driver, and those that outlive their parents."""
@@ -276,11 +300,13 @@ def with_clock(file: Path) -> dict[str, str]:
     if not library.exists():
         source = Path(__file__).with_name("clock.c")
         subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    set_clock(file, 0)
+    file.write_bytes(bytes(8))
     return {"LD_PRELOAD": str(library), "CHAOS_CLOCK": str(file)}
 
 
-def set_clock(file: Path, seconds: int) -> None:
+def step_clock(file: Path, seconds: int) -> None:
     """Step the wall clock of all processes that look at a file."""
-    with open(file, "r+b" if file.exists() else "wb") as stream:
-        stream.write(seconds.to_bytes(8, sys.byteorder, signed=True))
+    with open(file, "r+b") as stream:
+        offset = int.from_bytes(stream.read(8), sys.byteorder, signed=True)
+        stream.seek(0)
+        stream.write((offset + seconds).to_bytes(8, sys.byteorder, signed=True))

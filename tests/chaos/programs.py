@@ -22,7 +22,7 @@ import planted
 import resumed_model
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.ml.evaluation import RegressionEvaluator
-from pyspark.ml.tuning import ParamGridBuilder, TrainValidationSplit
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import DataFrame, SparkSession
 from trained_rows import note_steps
 
@@ -183,7 +183,7 @@ def records(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> d
 
 
 def search(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Choose the number of epochs, two fits at a time."""
+    """Choose the number of epochs, one or two fits at a time."""
     estimator = KerasEstimator(
         model=nodes.linear,
         callbacks=[nodes.moments(args)],
@@ -197,10 +197,11 @@ def search(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> di
     df = spark.read.parquet(args["rows"]).coalesce(1).select("features", "label")
     grid = ParamGridBuilder().addGrid(estimator.epochs, [1, 3]).build()
     evaluator = RegressionEvaluator(labelCol="label", predictionCol="prediction")
-    chooser = TrainValidationSplit(
-        estimator=estimator, estimatorParamMaps=grid, evaluator=evaluator, seed=1, parallelism=run["partitions"] % 2 + 1
-    )
-    return {"metrics": chooser.fit(df).validationMetrics}
+    choices = {"estimator": estimator, "estimatorParamMaps": grid, "evaluator": evaluator, "seed": 1}
+    choices["parallelism"] = run["partitions"] % 2 + 1
+    if "folds" in run["options"]:
+        return {"metrics": CrossValidator(numFolds=2, **choices).fit(df).avgMetrics}
+    return {"metrics": TrainValidationSplit(**choices).fit(df).validationMetrics}
 
 
 PROGRAMS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -297,6 +298,7 @@ if __name__ == "__main__":
     import signal
 
     faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's job in the background would not have
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else prints goes to the log
     sys.path.insert(0, str(Path(__file__).parent))

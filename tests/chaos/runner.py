@@ -14,7 +14,7 @@ import checker
 import conftest
 import elsewhere
 from disks import Disk, can_mount
-from drawn_runs import DISK, Run
+from drawn_runs import DAEMON, DISK, Run
 from faults import Injection
 from places import Place
 
@@ -82,6 +82,8 @@ class Runner:
                 last = max((one.time for one in injections if one.time is not None), default=began)
                 to_next, again = self._fit_again(place, f"{run.seed}-{run.number}-next", last)
                 violations += again + checker.left_over(place, before, [])
+        if any(one.fault.what in DAEMON for one in injections):  # Spark may not have noticed
+            self.leave()
         if self._disk is not None:
             self._disk.close()
             self._disk = None
@@ -115,12 +117,12 @@ class Runner:
         if run.program in ("keras", "search"):
             args["rows"] = str(self._rows())
             args["state"] = f"s3a://bucket/{directory.name}" if "store" in run.options else f"{directory}/disk/state"
-        if run.program == "search" and checker.Search.expected is None:
+        if run.program == "search" and run.options not in checker.Search.expected:
             undisturbed = replace(run, number=-1, nodes=1, restarts=0, faults=())
-            checker.Search.expected = []  # for the time being
+            checker.Search.expected[run.options] = []  # for the time being
             outcome, _ = self._lead(place, undisturbed, self._directory / "undisturbed")
             assert outcome is not None
-            checker.Search.expected = outcome["result"]["metrics"]
+            checker.Search.expected[run.options] = outcome["result"]["metrics"]
         if run.program.startswith("score"):
             args["model"] = str(self._model())
         place.driver.tell("run", run=run.facts(), args=args)
@@ -142,7 +144,7 @@ class Runner:
             one.let_go()
         for one in injections:
             one.undo()
-        if outcome is None and any(one.fault.what == "kill driver" for one in injections):
+        if outcome is None and any(one.fault.what == "kill driver" and one.time is not None for one in injections):
             outcome = {"error": "driver killed", "typed": True, "node": None, "message": "", "ended": time.monotonic()}
         return outcome, injections
 

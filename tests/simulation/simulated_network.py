@@ -37,6 +37,7 @@ class Network:
         self._servers: dict[int, tuple[Any, Process]] = {}
         self._ports = count(1)
         self._cut_until: dict[str, float] = {}
+        self._callers: list[Process] = []
         self.answered: dict[str, int] = {}
 
     def cut(self, host: str, seconds: float) -> None:
@@ -50,6 +51,16 @@ class Network:
             return False
         now = virtual_time.now_in.now
         return any(self._cut_until.get(host, 0.0) > now for host in hosts)
+
+    def port(self, caller: Process) -> int:
+        """The port of a caller's connection."""
+        if caller not in self._callers:
+            self._callers.append(caller)
+        return 1 + self._callers.index(caller)
+
+    def connected_ports(self) -> set[int]:
+        """Instead of what the kernel knows: connections end with their processes, but not across a cut."""
+        return {self.port(one) for one in self._callers if not one.is_dead or self.is_cut(one.host)}
 
     def listen(self, server: Any) -> SimpleNamespace:
         """Instead of ``transport._listen``: the process that runs serves on a port of its own."""
@@ -143,7 +154,8 @@ class _Call:
 
     def _serve(self, server: Any, process: Process) -> None:
         try:
-            answer: Any = server.do_action(None, SimpleNamespace(type=self._kind, body=self._body))
+            caller = SimpleNamespace(peer=lambda: f"ipv4:{self._process.host}:{self._network.port(self._process)}")
+            answer: Any = server.do_action(caller, SimpleNamespace(type=self._kind, body=self._body))
         except Exception as error:  # as Arrow Flight passes on what a server raises
             answer = flight.FlightServerError(f"{type(error).__name__}: {error}")
         self._back(process.host, answer)

@@ -90,17 +90,19 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield transport, "_listen", lambda endpoint, credentials, server: parts().network.listen(server)
     yield transport, "_close", lambda listener: listener.network.close(listener)
     yield transport, "make_credentials", lambda token: None
+    yield transport.TransportServer, "connected_ports", lambda server: parts().network.connected_ports()
     yield received_files, "threading", virtual_time.threading
     # a node's host
     yield supervisor, "ResourceClaim", simulated_node.Claim
     yield node_run, "Feeder", simulated_node.Rows
     yield node_run, "local_versions", lambda: {"python": "3"}
     yield node_run, "node_secret", lambda token: b""
-    yield spark_task, "_host_of", lambda address, control: address.partition(":")[0]
+    yield spark_task, "_host_of", lambda address, *of_driver: address.partition(":")[0]
     yield node_run, "ProgressLink", _Link
     yield supervisor, "log_failure", lambda failure: None
     # Spark
     yield run, "SparkJob", simulated_spark.Job
+    yield run, "is_own", lambda host: True
     yield run, "one_at_a_time", virtual_time.Condition()
     yield attempt, "one_at_a_time", virtual_time.Condition()
     yield attempt, "driver_endpoint", lambda spark: "driver"

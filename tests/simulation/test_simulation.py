@@ -7,7 +7,7 @@ import pytest
 from clusters import Cluster
 from fences import Attempts
 from fits import Fit
-from schedule import Fault, drawn
+from schedule import LEASE, Fault, drawn
 from simulated_network import Weather
 from substrate import simulated
 
@@ -84,3 +84,11 @@ class TestFound:
         early = [replace(schedule, faults=(Fault("supervisor killed", at, 1),)) for at in (1.0, 1.2, 1.4, 1.6)]
         ends = [Cluster(each).play().error for each in early]
         assert all((error.role, error.index) == ("worker", 1) for error in ends)
+
+    @pytest.mark.parametrize("at", [3.0, 6.0, 9.0])
+    def test_a_fed_node_all_of_whose_processes_die_is_lost_long_before_its_lease(self, at):
+        schedule = replace(drawn(0), template=make_template(2), hosts=2, late=None, slots=1, weather=Weather())
+        cluster = Cluster(replace(schedule, speculation=0.0, faults=(Fault("host lost", at, 1),))).play()
+        assert (cluster.error.role, cluster.error.index) == ("worker", 1)
+        (ended,) = [when for when, *what in cluster.world.trace if what[:2] == ["run", "ends"]]
+        assert ended - at < LEASE

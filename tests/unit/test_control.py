@@ -13,11 +13,13 @@ import pytest
 from conftest import wait_until
 
 from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.driver import nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportProgress
+from tfos_ml.protocol.failure import find_failure
 
 DEADLINE = 10.0
 
@@ -149,6 +151,7 @@ def test_files_arrive_whole_with_their_report_and_go_with_the_server(server, con
 
 SERVER = """
 import sys
+from tfos_ml.driver import nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.cluster_template import make_template
 server = ControlServer("127.0.0.1", make_template(8))
@@ -185,3 +188,34 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
     assert wait_until(lambda: link.is_driver_gone, DEADLINE)
     link.close()
     link.say_gone()
+
+
+NODE = """
+import sys
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
+
+client = ControlClient(*sys.argv[1:])
+print(client.call(ReportProgress(1, "node", 1, NodeProgress(), 0, [])).stop, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_node_whose_process_stands_still_has_its_lease_and_one_that_was_killed_has_not(server, monkeypatch):
+    monkeypatch.setattr(nodes, "BROKEN_SECONDS", 0.2)
+
+    def fails() -> str:
+        server.nodes.note_silent(60.0, server.connected_ports)
+        return server.nodes.failure() or ""
+
+    command = [sys.executable, "-c", NODE, server.address["location"], server.address["token"]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "False\n"
+        process.send_signal(signal.SIGSTOP)
+        assert not wait_until(fails, 1.0)
+        process.kill()
+    assert wait_until(fails, DEADLINE)
+    failure = find_failure(fails())
+    assert (failure.role, failure.index) == ("worker", 1)
+    assert "all processes of the node have ended at once" in failure.message
+    assert server.nodes.wait_gone(0)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml import errors
-from tfos_ml.driver.job_errors import feed_error, node_error
+from tfos_ml.driver.job_errors import feed_error, node_error, run_job
 from tfos_ml.driver.nodes import UNKNOWN_HOST
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.failure import Failure
@@ -119,3 +119,18 @@ def test_a_node_that_spark_starts_again_after_rows_were_lost_is_not_the_cause():
     error = node_error(of_job, RUNNING, make_template(2).nodes, HOSTS, told)
     assert isinstance(error, errors.InputLostError)
     assert error.index == 0
+
+
+def test_a_job_runs_again_after_the_end_of_its_python_daemon_and_after_nothing_else():
+    said = [DAEMON_ENDED.format(rank=0), DAEMON_ENDED.format(rank=1)]
+
+    def job():
+        if said:
+            raise RuntimeError(said.pop())
+        return 7
+
+    assert run_job(job, RUNNING) == 7
+    said = [DAEMON_ENDED, TOO_LARGE]
+    with pytest.raises(errors.ResultSizeError):
+        run_job(job, RUNNING)
+    assert said == [DAEMON_ENDED]

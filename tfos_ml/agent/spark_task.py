@@ -20,7 +20,7 @@ from msgspec import structs
 from tfos_ml import errors
 from tfos_ml.agent.progress_link import period_for
 from tfos_ml.agent.rendezvous import Rendezvous, leave_together
-from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, unbracketed
+from tfos_ml.protocol.addresses import PORT, address_towards, is_loopback, is_own, unbracketed
 from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
 from tfos_ml.protocol.control_messages import Enter, GatherRound, ReportFailure
 from tfos_ml.protocol.failure import Failure, NodeFailure
@@ -68,14 +68,14 @@ class BarrierTask(SparkTask):
     The driver carries their exchanges if all can reach it; else Spark does, which takes a second for each.
     """
 
-    def __init__(self, context: Any, control: dict[str, str] | None):
+    def __init__(self, context: Any, control: dict[str, str] | None, is_driver_behind_nat: bool = False):
         self._context = context
         self._control = control
         self.rank: int = context.partitionId()
         size = len(context.getTaskInfos())
         self._exchange = DriverExchange(control, self.rank, size, LEASE_SECONDS) if control and size > 1 else None
         self._has_gathered = False
-        self.host = _host_of(context.getTaskInfos()[self.rank].address, control)
+        self.host = _host_of(context.getTaskInfos()[self.rank].address, control, is_driver_behind_nat)
         self.cpus: int = context.cpus()
         self.gpus = visible_gpus(context)
         self.attempt: int = context.attemptNumber()
@@ -257,8 +257,12 @@ class PlainTask(SparkTask):
         return True
 
 
-def _host_of(address: str, control: dict[str, str] | None) -> str:
-    """Address of a barrier task's host; loopback if the driver listens only there, as in a local session."""
+def _host_of(address: str, control: dict[str, str] | None, is_driver_behind_nat: bool) -> str:
+    """Address of a barrier task's host; loopback if the driver listens only there, as in a local session.
+
+    Spark gives the address from which the executor's connection comes to the driver: that of the gateway, if it
+    hands connections on to the driver.
+    """
     host = unbracketed(address.rsplit(":", 1)[0])
     if control is None or is_loopback(host):
         return host
@@ -266,7 +270,8 @@ def _host_of(address: str, control: dict[str, str] | None) -> str:
         towards = address_towards(control["location"])
     except OSError:  # nodes of a barrier job do not need to reach the driver
         return host
-    return towards if is_loopback(towards) else host
+    is_gateways = is_driver_behind_nat and not is_own(host)
+    return towards if is_loopback(towards) or is_gateways else host
 
 
 def visible_gpus(context: Any) -> dict[str, str]:

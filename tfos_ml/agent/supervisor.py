@@ -63,7 +63,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
             is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
             task = task if is_reached else replace(task, control=None)
         rows = _input_batches(task, batches, context.partitionId())
-        yield from supervise(Supervisor(task, BarrierTask(context, task.control)), rows)
+        yield from supervise(Supervisor(task, BarrierTask(context, task.control, task.is_driver_behind_nat)), rows)
         return
     assert task.control is not None
     check_driver(task.control)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 
     from tfos_ml.protocol.cluster_template import NodeRole
 
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 SHOWN_CHARACTERS = 500
+REPEATS_SECONDS = 60.0
 MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 _PLAIN_TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
@@ -97,6 +102,26 @@ def adapt_rows_error(error: BaseException, spark: SparkSession) -> BaseException
             f"adaptRows, or raise spark.driver.maxResultSize. Spark says: {_line(_TOO_LARGE, str(error))}"
         )
     return typed
+
+
+def run_job(
+    job: Callable[[], T],
+    spark: SparkSession,
+    typed: Callable[[BaseException, SparkSession], BaseException] = typed_error,
+) -> T:
+    """The result of a Spark job that is not the nodes'; raises the error that `typed` makes of Spark's.
+
+    The job runs again, for ``REPEATS_SECONDS``, while Spark hands out Python workers that have died with their daemon.
+    """
+    deadline = time.monotonic() + REPEATS_SECONDS
+    while True:
+        try:
+            return job()
+        except Exception as error:  # Spark's
+            told = typed(error, spark)
+            if not isinstance(told, errors.PythonDaemonError) or time.monotonic() > deadline:
+                raise told from None
+            logger.warning("Running a job again, because Spark's Python daemon on an executor had ended")
 
 
 def node_error(

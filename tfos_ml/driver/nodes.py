@@ -23,8 +23,9 @@ from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole
 from tfos_ml.protocol.control_client import CALL_TIMEOUT
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
-from tfos_ml.protocol.transport import Service
+from tfos_ml.protocol.transport import Service, caller_port
 
+BROKEN_SECONDS = 5.0  # that a node is silent after its connection has ended: time for it to connect again
 OUTCOME_SECONDS = 4.0  # below the callers' deadline
 UNKNOWN_HOST = "unknown host"
 GRACE_SECONDS = 2 * CALL_TIMEOUT  # added to the lease of a silent node, which ends itself first if it can
@@ -48,6 +49,7 @@ class Nodes:
         self._deduplicator = ReportDeduplicator()
         self._liveness = Liveness()
         self._present: set[int] = set()
+        self._ports: dict[int, int] = {}  # of the nodes' connections, 0 if unknown
         self._progress: dict[int, messages.NodeProgress] = {}
         self._reports: deque[dict[str, Any]] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
         self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
@@ -85,6 +87,7 @@ class Nodes:
     def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
         if self._note(call):
             self._present.add(call.rank)
+            self._ports[call.rank] = caller_port.get()
             self._liveness.heard(call.rank, call.progress.child_silent)
         broken_for = call.progress.broken_for
         live = broken_for is not None and self._liveness.all_live(call.rank, self._present, broken_for)
@@ -147,14 +150,23 @@ class Nodes:
         with self.changed:
             return self._failure
 
-    def note_silent(self, lease: float) -> None:
-        """Count a node as lost if it has been silent for its lease; call this often."""
+    def note_silent(self, lease: float, connected: Callable[[], set[int] | None]) -> None:
+        """Count a node as lost if it has been silent for its lease, or its connection has ended; call this often.
+
+        `connected` gives the ports that the driver has connections with, None if that is not known.
+        """
         with self.changed:
-            for rank, seconds in self._liveness.silent(self._present, lease + GRACE_SECONDS).items():
-                if rank not in self._results:
+            limit = lease + GRACE_SECONDS
+            silent = self._liveness.silent(self._present - self._results.keys(), min(BROKEN_SECONDS, limit))
+            ports = connected() if silent else None
+            for rank, seconds in silent.items():
+                if ports is not None and self._ports[rank] not in {0, *ports} and not self._progress[rank].returned:
+                    self._present.discard(rank)  # nobody is left who could say that it is gone
+                    self._lose(rank, _ALL_KILLED.format(seconds=seconds))
+                elif seconds > limit:
                     why = "" if self._outlive_tasks else _WHY_TASKS_ARE_SILENT
-                    limit = f"({LEASE_SETTING}={lease:g})"
-                    self._lose(rank, f"the node has not been heard of for {seconds:.0f} s{why} {limit}")
+                    limit_said = f"({LEASE_SETTING}={lease:g})"
+                    self._lose(rank, f"the node has not been heard of for {seconds:.0f} s{why} {limit_said}")
 
     def _lose(self, rank: int, message: str) -> None:
         node = self._template.nodes[rank]
@@ -236,4 +248,8 @@ class Nodes:
             return self.changed.wait_for(lambda: not self._present, timeout)
 
 
+_ALL_KILLED = (
+    "all processes of the node have ended at once, as if its container or host had: its connection has ended, and none "
+    "of them has been heard of for {seconds:.0f} s. If memory ran out, raise spark.executor.memoryOverhead"
+)
 _WHY_TASKS_ARE_SILENT = ": its Spark Python worker is stopped, or its host is cut off from the driver"

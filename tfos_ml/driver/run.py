@@ -22,6 +22,7 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.job_errors import feed_error, node_error
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.spark_job import SparkJob
+from tfos_ml.protocol.addresses import is_own
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.failure import find_failure
 from tfos_ml.protocol.node_task import NodeTask
@@ -55,7 +56,7 @@ class Run:
     ):
         self.spark = spark
         self.control = control
-        self.task = replace(task, control=control.address)
+        self.task = replace(task, control=control.address, is_driver_behind_nat=not is_own(control.host))
         self._write = write
         self._show = show
         self._tag = f"tfos_ml-{task.run_id}"
@@ -99,7 +100,7 @@ class Run:
         nodes = self.control.nodes
         failure = find_failure(nodes.failure() or "")
         if failure is None and self.task.lease is not None:
-            nodes.note_silent(self.task.lease)
+            nodes.note_silent(self.task.lease, self.control.connected_ports)
             failure = find_failure(nodes.failure() or "")
         elif failure is not None and job is not None:
             if failure.error is errors.InputLostError and job.wait(CAUSE_SECONDS):

@@ -15,11 +15,11 @@ from tfos_ml.data.order import PARTITION_SHIFT, Int64s, round_robin_number
 from tfos_ml.data.packed_lists import pack, slices
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.data.snapshot_layout import StoredColumn
-from tfos_ml.driver.job_errors import typed_error
+from tfos_ml.driver.job_errors import run_job
 from tfos_ml.errors import EmptyDataError, SnapshotError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
     from pyspark.sql.types import DataType, StructType
 
 ROW_GROUP_BYTES = 16 << 20
@@ -34,15 +34,16 @@ def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
 
     spark, row = rows.sparkSession, F.col(ROW_COLUMN)
     partition, place = F.shiftright(row, PARTITION_SHIFT), row.bitwiseAND(F.lit((1 << PARTITION_SHIFT) - 1))
-    try:
-        by_bucket = repartition_by_id(rows, buckets, F.pmod(round_robin_number(row), F.lit(buckets)).cast("int"))
-        options: dict[str, int | str] = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
-        options |= {f"parquet.enable.dictionary#{path}": "false" for path in _paths_of_numbers(rows.schema)}
-        by_bucket.sortWithinPartitions(ROW_COLUMN).write.options(**options).parquet(path)
+    by_bucket = repartition_by_id(rows, buckets, F.pmod(round_robin_number(row), F.lit(buckets)).cast("int"))
+    options: dict[str, int | str] = {"parquet.block.size": ROW_GROUP_BYTES, "maxRecordsPerFile": 0}
+    options |= {f"parquet.enable.dictionary#{path}": "false" for path in _paths_of_numbers(rows.schema)}
+
+    def write() -> list[tuple[Any, ...]]:
+        by_bucket.sortWithinPartitions(ROW_COLUMN).write.mode("overwrite").options(**options).parquet(path)
         by_partition = spark.read.schema(f"{ROW_COLUMN} bigint").parquet(path).groupBy(partition)
-        groups = [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
-    except Exception as error:  # Spark's
-        raise typed_error(error, spark) from None
+        return [tuple(row) for row in by_partition.agg(F.count("*"), F.max(place) + 1).collect()]
+
+    groups = run_job(write, spark)
     if not groups:
         raise EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
     numbers, counts, ends = np.array(groups, np.int64).T
@@ -101,8 +102,6 @@ def digest(rows: DataFrame, columns: Sequence[str]) -> tuple[Any, ...]:
     """The number of rows, and the sum of hashes of some columns, for any order of rows; raises errors of Spark jobs."""
     from pyspark.sql import functions as F
 
-    hashed = F.xxhash64(*columns).cast("decimal(20)")
-    try:
-        return tuple(rows.agg(F.count("*"), F.sum(hashed)).first() or ())
-    except Exception as error:  # Spark's
-        raise typed_error(error, rows.sparkSession) from None
+    sums = rows.agg(F.count("*"), F.sum(F.xxhash64(*columns).cast("decimal(20)")))
+    row: Row | None = run_job(sums.first, rows.sparkSession)
+    return tuple(row or ())

@@ -15,8 +15,10 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias, Union
 
 import pyarrow as pa
@@ -41,9 +43,13 @@ _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # o
 _KEY_BYTES = 48  # 1.5 times those of the order, so that all keys are equally likely
 _SECRET_BYTES = 32
 _NOT_BEFORE, _NOT_AFTER = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)
+_CONNECTIONS = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+_ESTABLISHED = "01"
 _CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0)]  # nodes and driver connect without a proxy
 
 Stream: TypeAlias = Callable[[Any, Any, Any], None]
+caller_port: ContextVar[int] = ContextVar("caller_port", default=0)
+"""Of the connection over which the action came that this thread answers; 0 if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,8 @@ class TransportServer:
         request, call = self._actions[action.type]
         with _refused():
             message = decode(request, _checked(action.body))
+        if context is not None:
+            caller_port.set(_port_of(context.peer()))
         return [encode(call(message))]
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
@@ -179,6 +187,21 @@ class TransportServer:
     def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         """Take a stream of batches and return another."""
         _take(self._exchanges, descriptor, reader, writer)
+
+    def connected_ports(self) -> set[int] | None:
+        """Ports of callers that the kernel has connections with; None if it does not tell.
+
+        A killed process loses its connections at once. One that is stopped, or whose host is cut off, keeps them.
+        """
+        found, is_told = set(), False
+        for table in _CONNECTIONS:
+            with contextlib.suppress(OSError):
+                for line in table.read_text().splitlines()[1:]:
+                    local, remote, state = line.split()[1:4]
+                    if state == _ESTABLISHED and _hex_port(local) == self.port:
+                        found.add(_hex_port(remote))
+                is_told = True
+        return found if is_told else None
 
     @property
     def is_open(self) -> bool:
@@ -219,6 +242,16 @@ class _Listener(flight.FlightServerBase):
         # as gRPC has a server with TLS, a process takes 2 s to exit.
         with contextlib.suppress(pa.ArrowException):
             super().__init__("closed://nowhere:0")
+
+
+def _hex_port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
+
+
+def _port_of(peer: str) -> int:
+    """The port of a peer as gRPC writes it, such as ``ipv4:10.0.0.2:41234``; 0 if it has none."""
+    port = peer.rpartition(":")[2]
+    return int(port) if port.isdecimal() else 0
 
 
 def _listen(endpoint: Endpoint, credentials: Credentials, server: TransportServer) -> _Listener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -13,7 +14,7 @@ from tfos_ml.common.spark_api import arrow_table
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.row_checks import RowChecks
-from tfos_ml.driver.job_errors import adapt_rows_error
+from tfos_ml.driver.job_errors import adapt_rows_error, run_job
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,10 +35,7 @@ def adapt_rows(rows: InputRows, limit: int | None) -> pa.Table:
     numbered = _without_skipped(numbered, columns).select([f"c{i}" for i in columns.of("feature")])
     if limit:
         numbered = numbered.limit(limit)
-    try:
-        table = arrow_table(numbered)
-    except Exception as error:  # Spark's
-        raise adapt_rows_error(error, rows.df.sparkSession) from None
+    table = run_job(partial(arrow_table, numbered), rows.df.sparkSession, adapt_rows_error)
     if not table.num_rows:
         raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
     features = tuple(columns.columns[i] for i in columns.of("feature"))
