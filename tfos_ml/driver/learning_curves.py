@@ -73,7 +73,8 @@ def _chart(series: Series) -> str:
 
 
 def _picture(width: int, height: int, lines: list[str]) -> str:
-    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{"".join(lines)}</svg>'
+    size = f'width="{width}" height="{height}" style="vertical-align: top"'  # beside each other in a row
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(lines)}</svg>'
 
 
 def _scaled(value: float, low: float, high: float, first: float, last: float) -> float:
