@@ -29,7 +29,7 @@ class Shown(NamedTuple):
 NOTEBOOKS = {
     "01_quickstart": Shown(r"Accuracy on \d+ held-out digits: ([\d.]+)", 0.95, 1.0, 2),
     "02_table": Shown(r"Area under ROC on [\d,]+ flights of held-out days: ([\d.]+)", 0.67, 0.8, 3),
-    "03_text": Shown(r"Accuracy on [\d,]+ held-out docstrings: ([\d.]+)", 0.75, 1.0, 3),
+    "03_text": Shown(r"Accuracy on [\d,]+ held-out docstrings: ([\d.]+)", 0.75, 1.0, 2),
     "04_images": Shown(r"Accuracy on [\d,]+ held-out pictures: ([\d.]+)", 0.88, 1.0, 4),
     "05_recommendation": Shown(r"Root mean squared error of the network: ([\d.]+)", 0.8, 0.9, 3),
     "06_custom_loop": Shown(r"Accuracy on \d+ held-out digits: ([\d.]+)", 0.95, 1.0, 2),

@@ -163,6 +163,10 @@ def test_class_weights_threshold_and_warm_start(spark, tmp_path):
     assert (scored.prediction == (probability[:, 1] > 0.7)).all()
     assert BinaryClassificationEvaluator().evaluate(fitted.transform(df)) > 0.8
 
+    alike = binary_model()
+    alike.load_weights(f"{exported}/assets.extra/model.weights.h5")  # warnings are errors
+    np.testing.assert_allclose(alike.predict(x, verbose=0)[:, 0], probability[:, 1], atol=1e-6)
+
     # A model that starts from the first one's weights and does not train keeps them.
     still = estimator(binary_model, modelArgs={"rate": 0.0}, initialWeights=exported, epochs=1).fit(df)
     again = np.stack([v.toArray() for v in still.transform(df).toPandas().probability])

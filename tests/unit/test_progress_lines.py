@@ -18,8 +18,8 @@ def report(epoch):
     return {"metrics": {"loss": 0.5}, "epoch": epoch, "label": "worker:0", "shown": True}
 
 
-def show_two_epochs(**options):
-    with Progress(1, 2, **options) as progress:
+def show_two_epochs(epochs=2, **options):
+    with Progress(1, epochs, **options) as progress:
         progress.begin(1)
         for _ in range(50):
             progress.update(PROGRESS, [])
@@ -27,6 +27,10 @@ def show_two_epochs(**options):
         progress.begin(1)  # the second attempt reports the first epoch again
         for epoch in range(2):
             progress.update(PROGRESS, [report(epoch)])
+
+
+def be_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
 
 
 def test_into_a_pipe_goes_a_line_an_epoch(capsys):
@@ -38,11 +42,42 @@ def test_into_a_pipe_goes_a_line_an_epoch(capsys):
 
 @pytest.mark.parametrize("shares_terminal", [False, True], ids=["own terminal", "with Spark's stage bar"])
 def test_on_a_terminal_is_one_bar(capsys, monkeypatch, shares_terminal):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    be_terminal(monkeypatch)
     show_two_epochs(shares_terminal=shares_terminal)
     shown = capsys.readouterr().err
     assert ("2/2 epochs" in shown and "step=3/7" in shown) is not shares_terminal
     assert shown.count("\n") == (2 if shares_terminal else 1)
+
+
+def last_of_bar(shown):
+    return shown.rstrip().rpartition("\r")[2]
+
+
+def test_a_finished_bar_says_nothing_of_steps(capsys, monkeypatch):
+    be_terminal(monkeypatch)
+    show_two_epochs()
+    assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, rows=100, loss=0.5\]", last_of_bar(capsys.readouterr().err))
+
+
+def test_a_training_that_stopped_early_ends_at_its_last_epoch(capsys, monkeypatch):
+    be_terminal(monkeypatch)
+    show_two_epochs(epochs=20)
+    assert " 2/20 epochs " in last_of_bar(capsys.readouterr().err)
+
+
+def fail_in_the_second_epoch():
+    with Progress(1, 2) as progress:
+        progress.begin(1)
+        progress.update(PROGRESS, [report(0)])
+        raise RuntimeError
+
+
+def test_a_failed_bar_says_where_it_was(capsys, monkeypatch):
+    be_terminal(monkeypatch)
+    with pytest.raises(RuntimeError):
+        fail_in_the_second_epoch()
+    last = last_of_bar(capsys.readouterr().err)
+    assert re.fullmatch(r"Failed \S+ +1/2 epochs \[00:00, rows=100, step=3/7, loss=0.5\]", last)
 
 
 @pytest.mark.slow
@@ -53,6 +88,6 @@ def test_in_a_notebook_curves_grow_below_the_bar():
     nbclient = pytest.importorskip("nbclient")
     nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     (shown,) = [output.data for output in notebook.cells[0].outputs]
-    assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, rows=100, step=3/7, loss=0.5\]", shown["text/plain"])
+    assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, rows=100, loss=0.5\]", shown["text/plain"])
     assert shown["text/plain"] in shown["text/html"]
     assert shown["text/html"].count("<polyline") == 1

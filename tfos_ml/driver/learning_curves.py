@@ -51,8 +51,8 @@ def _chart(series: Series) -> str:
     low, high = min(finite), max(finite)
     epochs = max(map(len, series.values()))
     lines = [
-        f'<text x="2" y="{_MARGIN + 4}" font-size="9" fill="currentColor">{high:.3g}</text>',
-        f'<text x="2" y="{_HEIGHT - _MARGIN}" font-size="9" fill="currentColor">{low:.3g}</text>',
+        f'<text x="{2 * _MARGIN - 4}" y="{y}" font-size="9" fill="currentColor" text-anchor="end">{value:.3g}</text>'
+        for y, value in ((_MARGIN + 4, high), (_HEIGHT - _MARGIN, low))
     ]
     lines.append(f'<path d="M{2 * _MARGIN},{_MARGIN}V{_HEIGHT - _MARGIN}H{_WIDTH - 8}" stroke="#999" fill="none"/>')
     for x, anchor, text in ((2 * _MARGIN, "start", "epoch 1"), (_WIDTH - 8, "end", str(epochs))):
@@ -73,7 +73,8 @@ def _chart(series: Series) -> str:
 
 
 def _picture(width: int, height: int, lines: list[str]) -> str:
-    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{"".join(lines)}</svg>'
+    size = f'width="{width}" height="{height}" style="vertical-align: top"'  # beside each other in a row
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(lines)}</svg>'
 
 
 def _scaled(value: float, low: float, high: float, first: float, last: float) -> float:

@@ -38,6 +38,7 @@ class Progress:
         self._nodes, self._count = 0, ""
         self._attempt = 0
         self._reported_by: dict[tuple[str, int], int] = {}  # attempts by label and epoch; later ones report it again
+        self._rows: dict[str, str] = {}
         self._metrics: dict[str, str] = {}
         self._said: set[str] = set()
         self._bar: Any = None
@@ -63,14 +64,14 @@ class Progress:
         """Show the latest state of the nodes, and new metrics."""
         if self._verbose == 0:
             return
-        rows = sum(known.rows for known in progress.values())
         for report in reports:
             if report["shown"] and self._is_new(report):  # of the chief and the evaluator, as in summary.history
                 self._show_report(report)
         if self._bar is not None and progress:
             self._bar.set_description_str(self._stage(progress), refresh=False)
+            self._rows = {"rows": f"{sum(known.rows for known in progress.values()):,}"}
             step = {"step": f"{at.step:,}/{at.steps:,}"} if (at := _position(progress)) else {}
-            self._bar.set_postfix({"rows": f"{rows:,}", **step, **self._metrics}, refresh=True)
+            self._bar.set_postfix({**self._rows, **step, **self._metrics}, refresh=True)
 
     def _is_new(self, report: Mapping[str, Any]) -> bool:
         """Whether no earlier attempt has reported the same epoch."""
@@ -131,13 +132,15 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Leave the last state on the screen."""
-        if self._bar is not None:
-            self._bar.set_description_str("Failed" if kind else "Trained", refresh=False)
-            if not kind:
-                self._bar.n = self._epochs
-            self._bar.refresh()
-            self._bar.close()
+        """Leave the last state on the screen: where a failed training was, or what a finished one has reached."""
+        if self._bar is None:
+            return
+        self._bar.set_description_str("Failed" if kind else "Trained", refresh=False)
+        if not kind:
+            self._bar.n = self._bar.n or self._epochs  # fewer if the training stopped early
+            self._bar.set_postfix({**self._rows, **self._metrics}, refresh=False)
+        self._bar.refresh()
+        self._bar.close()
 
 
 def _position(progress: Mapping[int, NodeProgress]) -> Position | None:

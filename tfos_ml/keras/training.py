@@ -349,9 +349,25 @@ def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> N
         note_padding(path, padded_lengths(model, ctx.schema, ctx.row_store("train")))
         weights = os.path.join(path, WEIGHTS_FILE)
         os.makedirs(os.path.dirname(weights), exist_ok=True)
-        model.save_weights(weights)
+        _save_weights(model, weights)
         if task.adapted:
             with open(os.path.join(path, ADAPTED_FILE), "wb") as file:
                 file.write(task.adapted)
         with open(os.path.join(path, PREDICTION_SPEC_FILE), "w") as spec:
             json.dump(asdict(task.prediction_spec), spec)
+
+
+def _save_weights(model: Any, path: str) -> None:
+    """Save the weights and no state of the optimizer, which is twice as large for Adam, and which nothing reads.
+
+    An optimizer as it was compiled takes its place, so a model compiled alike loads the file without a warning.
+    """
+    trained = model.optimizer
+    try:
+        model.optimizer = type(trained).from_config(trained.get_config())
+    except Exception:  # a class of the user's that has no configuration
+        model.optimizer = trained
+    try:
+        model.save_weights(path)
+    finally:
+        model.optimizer = trained
