@@ -32,7 +32,7 @@ CANCELED = {"cancel": "FitCancelledError", "interrupt": "KeyboardInterrupt"}
 def limit(injections: list[Injection]) -> float:
     """Seconds from the last fault to the end of a run that fails."""
     names = {one.fault.what for one in injections}
-    if names & {*LINK, *STORE, "stop executor"}:
+    if names & {*LINK, *STORE, "full disk", "stop executor"}:  # a full disk is noticed when something is written
         return CUT
     return ENDS + (max(STANDS, LEASE) + ENDS if any(name.startswith("stop") for name in names) else 0.0)
 

@@ -5,6 +5,7 @@ One JSON object a line on stdin begins a program, or has something done meanwhil
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
@@ -247,6 +248,7 @@ def active_jobs(spark: SparkSession) -> list[int]:
 
 def look(spark: SparkSession) -> dict[str, Any]:
     """What this process has; without threads of py4j's and of PySpark's client, which have no names and stay."""
+    gc.collect()  # a search of Spark's that has failed leaves the threads of its pool to it
     names = [re.sub(r"\d+", "N", thread.name) for thread in threading.enumerate()]
     return {"threads": sorted({*names} - {"Thread-N (run)", "ThreadPoolExecutor-N_N"}), "jobs": active_jobs(spark)}
 
