@@ -198,7 +198,7 @@ def test_ports_of_variables_but_those_of_services_of_kubernetes(text, ports, mon
 
 
 @pytest.mark.parametrize(
-    ("host", "own"), [("127.0.0.1", True), ("localhost", True), ("198.51.100.7", False), ("no-such-host.invalid", False)]
+    ("host", "own"), [("127.0.0.1", True), ("localhost", True), ("198.51.100.7", False), ("nowhere.invalid", False)]
 )
 def test_whether_an_address_is_that_of_this_host(host, own):
     assert addresses.is_own(host) is own
