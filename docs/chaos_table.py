@@ -52,8 +52,9 @@ def add(sums: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
         for what in record["injected"]:
             of = sums.setdefault(what, {"outcomes": {}, "to_error": [], "to_next": []})
             of["outcomes"][record["outcome"]] = of["outcomes"].get(record["outcome"], 0) + 1
-            for key in ("to_error", "to_next") if len(record["injected"]) == 1 else ():
-                of[key] += [] if record[key] is None else [round(record[key], 1)]
+            for key in ("to_error", "to_next"):
+                if len(record["injected"]) == 1 and record[key] is not None:
+                    of[key] = [*(of[key] if isinstance(of[key], list) else ()), round(record[key], 1)]
 
 
 def table(sums: dict[str, Any]) -> str:
@@ -76,7 +77,13 @@ def table(sums: dict[str, Any]) -> str:
 
 
 def _shown(of: dict[str, Any], key: str) -> str:
-    return f"{statistics.median(of[key]):.1f}, worst {max(of[key]):.1f}" if of[key] else "none"
+    """The seconds; of the first runs, which were with older code, only median and worst are kept."""
+    values = of[key]
+    if isinstance(values, list):
+        if not values:
+            return "none"
+        values = {"median": statistics.median(values), "worst": max(values)}
+    return f"{values['median']:.1f}, worst {values['worst']:.1f}"
 
 
 def _lines(sums: dict[str, Any]) -> Iterable[str]:

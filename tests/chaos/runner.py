@@ -145,7 +145,7 @@ class Runner:
         for one in injections:
             one.undo()
         if outcome is None and any(one.fault.what == "kill driver" and one.time is not None for one in injections):
-            outcome = {"error": "driver killed", "typed": True, "node": None, "message": "", "ended": time.monotonic()}
+            outcome = {"error": "driver killed", "typed": True, "node": None, "message": ""}
         return outcome, injections
 
     def _rows(self) -> Path:
