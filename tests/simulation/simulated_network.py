@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 import virtual_time
 from virtual_time import Condition, Process
 
-from tfos_ml.protocol import control_client
+from tfos_ml.protocol import control_client, transport
 
 KEEPALIVE_SECONDS = 40.0  # of gRPC, for a stream to a host that answers nothing
 MAY_WAIT = {"GetOutcome", "ClaimPartition", "GetCommitted"}  # actions that the driver answers late
@@ -154,8 +154,8 @@ class _Call:
 
     def _serve(self, server: Any, process: Process) -> None:
         try:
-            caller = SimpleNamespace(peer=lambda: f"ipv4:{self._process.host}:{self._network.port(self._process)}")
-            answer: Any = server.do_action(caller, SimpleNamespace(type=self._kind, body=self._body))
+            transport.caller_port.set(self._network.port(self._process))
+            answer: Any = server.do_action(None, SimpleNamespace(type=self._kind, body=self._body))
         except Exception as error:  # as Arrow Flight passes on what a server raises
             answer = flight.FlightServerError(f"{type(error).__name__}: {error}")
         self._back(process.host, answer)

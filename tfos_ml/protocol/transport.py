@@ -176,8 +176,6 @@ class TransportServer:
         request, call = self._actions[action.type]
         with _refused():
             message = decode(request, _checked(action.body))
-        if context is not None:
-            caller_port.set(_port_of(context.peer()))
         return [encode(call(message))]
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
@@ -226,6 +224,7 @@ class _Listener(flight.FlightServerBase):
         )
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
+        caller_port.set(_port_of(context.peer()))  # here: after the call, asking the context is a segmentation fault
         answer: list[bytes] = self._server.do_action(context, action)
         return answer
 
