@@ -249,7 +249,7 @@ class Nodes:
 
 
 _ALL_KILLED = (
-    "all processes of the node have ended at once, as if its container or host had: its connection has ended, and none "
-    "of them has been heard of for {seconds:.0f} s. If memory ran out, raise spark.executor.memoryOverhead"
+    "all processes of the node have ended at once, perhaps with its container or host: its connection has ended, and "
+    "nothing has been heard from it for {seconds:.0f} s. If memory ran out, raise spark.executor.memoryOverhead"
 )
 _WHY_TASKS_ARE_SILENT = ": its Spark Python worker is stopped, or its host is cut off from the driver"

@@ -49,7 +49,7 @@ _CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0)]  # nodes and driver connect w
 
 Stream: TypeAlias = Callable[[Any, Any, Any], None]
 caller_port: ContextVar[int] = ContextVar("caller_port", default=0)
-"""Of the connection over which the action came that this thread answers; 0 if that is not known."""
+"""The port of the caller whose action this thread answers; 0 if it is not known."""
 
 
 @dataclass(frozen=True)
