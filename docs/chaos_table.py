@@ -44,14 +44,30 @@ PROMISES = {
     "clock forward": "the fit goes on",
     "clock back": "the fit goes on",
 }
+NAMES = {
+    "fit": "``TFEstimator`` that feeds rows",
+    "dataset": "``TFEstimator`` with a dataset",
+    "keras": "``KerasEstimator``",
+    "feed": "``TFCluster.train``",
+    "infer": "``TFCluster.inference``",
+    "parallel": "``TFParallel``",
+    "stream": "``TFCluster`` fed by a stream",
+    "score": "``TFModel.transform``",
+    "score stream": "``TFModel.transform`` of a stream",
+    "records": "TFRecords, written and read",
+    "search": "``CrossValidator`` and ``TrainValidationSplit``",
+}
+BY_PROGRAM = "The later of these runs by program, with the faults that happened in them:"
 
 
 def add(sums: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
     """Count how often each fault was injected and had which outcome; keep the seconds where it was the only one."""
     for record in records:
         for what in record["injected"]:
-            of = sums.setdefault(what, {"outcomes": {}, "to_error": [], "to_next": []})
-            of["outcomes"][record["outcome"]] = of["outcomes"].get(record["outcome"], 0) + 1
+            of = sums["faults"].setdefault(what, {"outcomes": {}, "to_error": [], "to_next": []})
+            of_program = sums["programs"].setdefault(record["program"], {}).setdefault(what, {})
+            for outcomes in (of["outcomes"], of_program):
+                outcomes[record["outcome"]] = outcomes.get(record["outcome"], 0) + 1
             for key in ("to_error", "to_next"):
                 if len(record["injected"]) == 1 and record[key] is not None:
                     of[key] = [*(of[key] if isinstance(of[key], list) else ()), round(record[key], 1)]
@@ -69,11 +85,24 @@ def table(sums: dict[str, Any]) -> str:
             _shown(of, "to_error"),
             _shown(of, "to_next"),
         ]
-        for what, of in sorted(sums.items())
+        for what, of in sorted(sums["faults"].items())
     ]
-    for row in [header, *rows]:
-        lines += [f"   {'* -' if i == 0 else '  -'} {cell}" for i, cell in enumerate(row)]
+    return "\n".join([*lines, *_cells([header, *rows])])
+
+
+def by_program(sums: dict[str, Any]) -> str:
+    """How the programs ended, as reStructuredText."""
+    lines = [".. list-table::", "   :header-rows: 1", "", *_cells([["Program", "Faults", "Success", "Error"]])]
+    for program, faults in sorted(sums["programs"].items()):
+        outcomes = [pair for of in faults.values() for pair in of.items()]
+        times = sum(n for _, n in outcomes)
+        success = sum(n for outcome, n in outcomes if outcome == "success")
+        lines += _cells([[NAMES.get(program, program), str(times), str(success), str(times - success)]])
     return "\n".join(lines)
+
+
+def _cells(rows: Iterable[list[str]]) -> list[str]:
+    return [f"   {'* -' if i == 0 else '  -'} {cell}" for row in rows for i, cell in enumerate(row)]
 
 
 def _shown(of: dict[str, Any], key: str) -> str:
@@ -86,8 +115,13 @@ def _shown(of: dict[str, Any], key: str) -> str:
     return f"{values['median']:.1f}, worst {values['worst']:.1f}"
 
 
-def _lines(sums: dict[str, Any]) -> Iterable[str]:
-    return (f"\n {json.dumps(what)}: {json.dumps(of)}" for what, of in sorted(sums.items()))
+def _as_json(sums: dict[str, Any]) -> str:
+    """With a line for each fault, and one for each program."""
+    parts = []
+    for part, entries in sums.items():
+        lines = (f"\n {json.dumps(name)}: {json.dumps(of)}" for name, of in sorted(entries.items()))
+        parts.append(f"{json.dumps(part)}: {{{','.join(lines)}}}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def main(files: list[str]) -> None:
@@ -95,10 +129,10 @@ def main(files: list[str]) -> None:
     sums = json.loads(SUMS.read_text())
     for file in files:
         add(sums, map(json.loads, Path(file).read_text().splitlines()))
-    SUMS.write_text(f"{{{','.join(_lines(sums))}\n}}\n")
+    SUMS.write_text(_as_json(sums))
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table(sums)}\n\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table(sums)}\n\n{BY_PROGRAM}\n\n{by_program(sums)}\n\n{END}{after}")
 
 
 if __name__ == "__main__":
