@@ -349,6 +349,26 @@ def in_batch_step():
     return small(model_class=Step, outputs=3)
 
 
+def own_step_with_other_labels():
+    """A ``train_step`` whose labels have not the shape that the compiled loss would take."""
+    import keras
+    import tensorflow as tf
+
+    class Step(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(tf.reduce_sum(self(x, training=True), 1) - y))
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+        def test_step(self, data):
+            x, y = data
+            return {"loss": tf.reduce_mean(tf.square(tf.reduce_sum(self(x, training=False), 1) - y))}
+
+    return small(model_class=Step, outputs=3)
+
+
 def hand_normalized():
     """A layer that normalizes over the batch by itself."""
     import keras
@@ -415,6 +435,7 @@ TRIED = {  # what is not the same on any number of workers: by its own words
 }
 PROGRAMS = {
     "in_batch_negatives": (numbers, in_batch_negatives),
+    "own_step_with_other_labels": (numbers, own_step_with_other_labels),
     "batch_normalized": (numbers, batch_normalized),
     "position_embedding": (tokens, lambda: position_embedding(adam)),
     "position_embedding_clipped": (tokens, lambda: position_embedding(clipped_rmsprop)),

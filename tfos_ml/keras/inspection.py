@@ -50,6 +50,8 @@ class ModelDescription:
         Whether the model defines ``call``, so that it can be exported.
     idle_scalers : list of str
         Normalization layers that change nothing, maybe because they have not been adapted.
+    has_own_loss : bool
+        Whether the model defines ``train_step`` or ``compute_loss``, and so what its labels have to be.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -61,10 +63,15 @@ class ModelDescription:
     overview: ModelOverview = field(default_factory=ModelOverview)
     has_call: bool = True
     idle_scalers: list[str] = field(default_factory=list)
+    has_own_loss: bool = False
 
     def loss_of(self, output: str) -> LossInfo | None:
         """The loss of an output."""
         return self.losses.get(output, self.losses.get(""))
+
+    def label_loss_of(self, output: str) -> LossInfo | None:
+        """The loss of an output if it alone says which labels fit."""
+        return None if self.has_own_loss else self.loss_of(output)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serializable form, for :meth:`from_json`."""
@@ -122,6 +129,7 @@ def describe(model: Any) -> ModelDescription:
         overview(model, {output: loss.name for output, loss in losses.items()}),
         has_call(model),
         [layer.name for layer in layers if _is_idle_scaler(layer)],
+        _has_own_loss(model),
     )
 
 
@@ -175,6 +183,12 @@ def _layers(layer: Any) -> Iterator[Any]:
     if not hasattr(layer, "adapt"):  # those keep layers of their own, which they adapt
         for inner in getattr(layer, "_layers", None) or ():
             yield from _layers(inner)
+
+
+def _has_own_loss(model: Any) -> bool:
+    import keras
+
+    return any(getattr(type(model), name) is not getattr(keras.Model, name) for name in ("train_step", "compute_loss"))
 
 
 def _needs_adapt(layer: Any) -> bool:
