@@ -114,6 +114,18 @@ def test_sweep_removes_the_spools_of_dead_owners_only(tmp_path, owner):
         spool.remove([*mine.all(), *map(str, theirs)])
 
 
+def test_sweep_removes_temporary_directories_of_a_process_that_was_killed(tmp_path):
+    program = (
+        "import os, tempfile; from tfos_ml.common.directories import owned_prefix;"
+        "made = tempfile.TemporaryDirectory(prefix=owned_prefix('temporary')); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert spool.sweep(tmp_path) == [str(left)]
+    assert not left.exists()
+
+
 def test_sweep_knows_a_dead_owner_whose_pid_was_used_again(tmp_path):
     mine = spool.create(tmp_path)
     try:

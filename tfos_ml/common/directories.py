@@ -41,9 +41,13 @@ def create_owned(kind: str, root: Path, owner: int | None = None, label: str = "
 
     `kind`, lower case letters, is what it is for, and part of its name, as is `label`, by which :func:`find` finds it.
     """
+    return Path(tempfile.mkdtemp(prefix=owned_prefix(kind, owner, label), dir=root))
+
+
+def owned_prefix(kind: str, owner: int | None = None, label: str = "") -> str:
+    """With what the name of such a directory begins; one of ``tempfile.TemporaryDirectory`` is then swept, too."""
     pid = owner or os.getpid()
-    prefix = f"tfos_ml-{kind}-{_host()}-{pid}-{start_mark(pid)}-{label}"
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+    return f"tfos_ml-{kind}-{_host()}-{pid}-{start_mark(pid)}-{label}"
 
 
 class TemporaryDirectory:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tfos_ml.common.directories import owned_prefix
 from tfos_ml.protocol.control_messages import SendFile
 from tfos_ml.protocol.transport import Service
 
@@ -30,7 +31,7 @@ class ReceivedFiles:
     def _take(self, call: SendFile, reader: Any, writer: Any) -> None:
         """Take a file; a repeated upload changes nothing, an incomplete one is refused."""
         with self._lock:
-            self._directory = self._directory or tempfile.TemporaryDirectory(prefix="tfos_ml-")
+            self._directory = self._directory or tempfile.TemporaryDirectory(prefix=owned_prefix("temporary"))
             directory = tempfile.mkdtemp(prefix="tfos_ml-", dir=self._directory.name)
         path = os.path.join(directory, os.path.basename(call.report["name"]))
         is_taken = False

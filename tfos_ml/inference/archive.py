@@ -68,15 +68,18 @@ class Archive:
     @classmethod
     def of(cls, directory: str | Path) -> Archive:
         """Pack the SavedModel in a local directory."""
-        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as packed:
+        from tfos_ml.common.directories import owned_prefix
+
+        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as packed:
             return cls(pack(str(directory), Path(packed)).read_bytes())
 
     @classmethod
     def fetch(cls, uri: str) -> Archive:
         """Fetch the SavedModel at a URI; raises as :func:`tfos_ml.inference.publishing.fetch`."""
+        from tfos_ml.common.directories import owned_prefix
         from tfos_ml.inference import publishing
 
-        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
             listing = publishing.fetch(uri, f"{directory}/saved_model")
             return cls(cls.of(f"{directory}/saved_model").content, (uri, listing))
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.extras import check_installed
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
@@ -103,7 +104,7 @@ def _ask(
     forking: Forking,
 ) -> tuple[ModelDescription, bytes | None]:
     check_installed("tensorflow", "KerasEstimator, which looks at the model before any job starts,")
-    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+    with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
         folder = Path(directory)
         (folder / inspection.REQUEST).write_bytes(dumps((source, layers, schema)))
         if rows is not None:

@@ -18,6 +18,7 @@ import numpy as np
 from pyarrow import fs
 
 from tfos_ml.common import filesystems
+from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
 from tfos_ml.worker import keras_privates
@@ -49,7 +50,7 @@ class ModelSource:
             if self.function is not None:
                 return self.function(**self.arguments)
             assert self.archive is not None
-            with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+            with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
                 path = os.path.join(directory, "model.keras")
                 with open(path, "wb") as file:
                     file.write(self.archive)
@@ -151,7 +152,7 @@ def save_instance(model: Any) -> bytes:
 
     Raises ``ModelError`` if something in it cannot be serialized.
     """
-    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+    with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
         path = os.path.join(directory, "model.keras")
         try:
             with keras_privates.with_vocabularies_in_config(model):

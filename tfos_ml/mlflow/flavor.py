@@ -19,6 +19,7 @@ import mlflow.pyfunc  # takes a while, so it is not left to the middle of a fit
 from mlflow.models import Model
 
 from tfos_ml import errors
+from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import models, packages, pyfunc
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
@@ -93,7 +94,7 @@ def save_model(
     )
     # Not passed as an argument, because MLflow would warn if there is no example.
     mlflow_model.signature = signature or model_signature(scoring, None if example is None else columns_of(example))
-    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+    with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
         data = Path(directory) / DATA
         _write(model, scoring, data)
         if added := packages.code_paths(Path(directory)):
@@ -177,7 +178,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
     from tfos_ml.stages.persistence import restore
     from tfos_ml.stages.tf_model import MODEL_FILE, TFModel
 
-    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+    with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
         path = Path(mlflow.artifacts.download_artifacts(artifact_uri=model_uri, dst_path=dst_path or directory))
         flavors = Model.load(path).flavors
         if FLAVOR_NAME not in flavors:

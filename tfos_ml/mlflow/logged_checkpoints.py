@@ -12,6 +12,7 @@ from typing import Any
 import mlflow
 from mlflow import MlflowClient
 
+from tfos_ml.common.directories import owned_prefix
 from tfos_ml.mlflow import models
 from tfos_ml.mlflow.writer import Writer
 
@@ -32,7 +33,7 @@ class LoggedCheckpoints:
 
     def add(self, report: Mapping[str, Any]) -> None:
         """Move the file of a checkpoint to a temporary directory, and queue it for logging."""
-        self._directory = self._directory or tempfile.TemporaryDirectory(prefix="tfos_ml-")
+        self._directory = self._directory or tempfile.TemporaryDirectory(prefix=owned_prefix("temporary"))
         file = Path(self._directory.name) / report["name"]
         shutil.move(report["path"], file)
         self._writer.do(lambda: self._log_file(file, report))

@@ -22,6 +22,7 @@ from mlflow.environment_variables import MLFLOW_DFS_TMP
 from mlflow.exceptions import MlflowException
 from mlflow.models import infer_signature
 
+from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.errors import DestinationError
 from tfos_ml.mlflow import models, packages, patching
@@ -95,7 +96,7 @@ def log_pipeline(
     """
     import mlflow.spark
 
-    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory, _connect_is_optional():
+    with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory, _connect_is_optional():
         models.log(
             NAME,
             flavor=mlflow.spark,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyarrow import fs
 
+from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.filesystems import open_uri
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.common.sessions import is_connect
@@ -64,7 +65,7 @@ def publish(
     if len(data) <= inline_up_to:
         return Artifact(name, data)
     if is_connect(spark):
-        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
             _add(spark, Path(directory) / name, data)
     else:
         # Executors fetch from where the file lies, so it has to stay: Spark's own temporary directory.

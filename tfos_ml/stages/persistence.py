@@ -28,6 +28,7 @@ from pyspark.errors import AnalysisException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as F
 
+from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import dataframe_of, reader_context
@@ -302,7 +303,7 @@ class _HadoopFiles:
 
     def write_table(self, table: pa.Table, path: str) -> None:
         """Write a Parquet table of one file."""
-        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
             local = os.path.join(directory, "part-00000.parquet")
             pq.write_table(table, local, row_group_size=ROW_GROUP_PARTS, compression="snappy")
             self._fs.mkdirs(self._path(path))
@@ -310,7 +311,7 @@ class _HadoopFiles:
 
     def read_table(self, path: str) -> Iterator[tuple[str, int, bytes]]:
         """The rows of a Parquet table, a part at a time."""
-        with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
+        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
             local = os.path.join(directory, "data")
             self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{local}"), True)
             for batch in ds.dataset(local, format="parquet").to_batches(batch_size=ROW_GROUP_PARTS):
