@@ -31,7 +31,7 @@ NOTEBOOKS = {
     "02_table": Shown(r"Area under ROC on [\d,]+ flights of held-out days: ([\d.]+)", 0.67, 0.8, 3),
     "03_text": Shown(r"Accuracy on [\d,]+ held-out docstrings: ([\d.]+)", 0.75, 1.0, 2),
     "04_images": Shown(r"Accuracy on [\d,]+ held-out pictures: ([\d.]+)", 0.88, 1.0, 4),
-    "05_recommendation": Shown(r"Root mean squared error of the network: ([\d.]+)", 0.8, 0.9, 3),
+    "05_recommendation": Shown(r"Root mean squared error of the network: ([\d.]+)", 0.8, 0.9, 2),
     "06_custom_loop": Shown(r"Accuracy on \d+ held-out digits: ([\d.]+)", 0.95, 1.0, 2),
     "07_streaming": Shown(r"Mean error of the network: +([\d.]+)", 0.3, 1.4, 2),
     "08_tfrecords_to_served": Shown(r"Largest difference between server and this process: ([\d.e+-]+)", 0.0, 1e-4, 2),
