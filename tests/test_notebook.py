@@ -112,3 +112,6 @@ def assert_shows_results(notebook, shown):
     assert shown.least <= float(number[1]) <= shown.most
     displayed = [output.data for output in found if output.output_type == "display_data"]
     assert sum("image/png" in data for data in displayed) == shown.plots
+    bars = [data["text/plain"] for data in displayed if data["text/plain"].startswith("Trained ")]
+    assert bars
+    assert not [bar for bar in bars if "step=" in bar]
