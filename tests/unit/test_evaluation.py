@@ -11,7 +11,10 @@ from keras_processes import plain_evaluation, train
 from keras_programs import TRIED
 from keras_worker import CASES
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:(?s).*The structure of `inputs` doesn't match:UserWarning"),  # of plain Keras
+]
 OFTEN = [  # masks and weights of steps, several outputs and a sum, other denominators, counts, regularizers
     "lstm_masked_steps",
     "two_outputs",
