@@ -177,12 +177,12 @@ def check(directory: Path, sizes, reference, group):
             with np.load(directory / f"{group}-{size}-{rank}.npz") as file:
                 own = [file[name] for name in file.files]
             for name, a, b in zip(owners, own, model.get_weights(), strict=True):
-                note(wrong, parts, name, a.astype("f8"), b.astype("f8"), relative=group in APPLICATIONS)
+                note(wrong, parts, name, a.astype("f8"), b.astype("f8"))
         logs = json.loads((directory / f"{group}-{size}.json").read_text())
         assert set(logs[0]) == set(history)
         for key, values in history.items():
             name = next((n for n in parts if key.removeprefix("val_") == f"{n}_loss" or key.endswith(f"_{n}")), key)
-            note(wrong, parts, name, np.array([log[key] for log in logs]), np.array(values), relative=True)
+            note(wrong, parts, name, np.array([log[key] for log in logs]), np.array(values))
         assert wrong == {}, f"{size} workers: {wrong}"
 
 
@@ -195,8 +195,8 @@ def owners_of(model, parts):
     return [named.get(id(weight), weight.path) for weight in model.weights]
 
 
-def note(wrong, parts, name, own, expected, relative=False):
-    largest = max(1.0, float(np.abs(expected).max(initial=0))) if relative else 1.0
+def note(wrong, parts, name, own, expected):
+    largest = max(1.0, float(np.abs(expected).max(initial=0)))
     distance = float(np.abs(own - expected).max(initial=0)) / largest
     room = max(p.tolerance for p in parts.values()) if name == "loss" or name == "val_loss" else tolerance(parts, name)
     if not distance <= room:  # nor not a number
