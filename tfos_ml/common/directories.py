@@ -45,7 +45,7 @@ def create_owned(kind: str, root: Path, owner: int | None = None, label: str = "
 
 
 def owned_prefix(kind: str, owner: int | None = None, label: str = "") -> str:
-    """With what the name of such a directory begins; one of ``tempfile.TemporaryDirectory`` is then swept, too."""
+    """The beginning of such a name. :func:`sweep` also removes what ``tempfile.TemporaryDirectory`` makes with it."""
     pid = owner or os.getpid()
     return f"tfos_ml-{kind}-{_host()}-{pid}-{start_mark(pid)}-{label}"
 

@@ -51,7 +51,7 @@ class ModelDescription:
     idle_scalers : list of str
         Normalization layers that change nothing, maybe because they have not been adapted.
     has_own_loss : bool
-        Whether the model defines ``train_step`` or ``compute_loss``, and so what its labels have to be.
+        Whether the model defines ``train_step`` or ``compute_loss``. Its labels then need not fit the compiled loss.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -70,7 +70,7 @@ class ModelDescription:
         return self.losses.get(output, self.losses.get(""))
 
     def label_loss_of(self, output: str) -> LossInfo | None:
-        """The loss of an output if it alone says which labels fit."""
+        """The loss that labels of an output have to fit; None if the model computes its loss itself."""
         return None if self.has_own_loss else self.loss_of(output)
 
     def to_json(self) -> dict[str, Any]:
