@@ -72,7 +72,7 @@ def _check_weight(spec: ColumnSpec, labels: list[ColumnSpec]) -> None:
 def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, description: ModelDescription) -> None:
     """Raise ``ShapeError`` if label rows of this shape do not fit an output and its loss."""
     assert description.outputs is not None
-    loss = description.label_loss_of(output)
+    loss = description.loss_of(output)
     problem = loss and label_problem(loss, row, description.outputs[output])
     if problem:
         raise errors.ShapeError(
@@ -114,7 +114,7 @@ def _constraint(spec: ColumnSpec, columns: FeedSchema, description: ModelDescrip
         return ColumnConstraint(f"the model's input '{name}' is {tensor}", row_shape(spec.ndim, tensor))
     if spec.role == "label" and description.outputs is not None:
         name = spec.name if columns.named_labels else next(iter(description.outputs))
-        return label_constraint(description.label_loss_of(name), spec.ndim, name, description.outputs[name])
+        return label_constraint(description.loss_of(name), spec.ndim, name, description.outputs[name])
     return ColumnConstraint()
 
 

@@ -51,7 +51,7 @@ class ModelDescription:
     idle_scalers : list of str
         Normalization layers that change nothing, maybe because they have not been adapted.
     has_own_loss : bool
-        Whether the model defines ``train_step`` or ``compute_loss``. Its labels then need not fit the compiled loss.
+        Whether the model defines ``train_step`` or ``compute_loss``. What it is compiled with is then maybe not its loss.
     """
 
     inputs: dict[str, TensorInfo] | None
@@ -66,12 +66,8 @@ class ModelDescription:
     has_own_loss: bool = False
 
     def loss_of(self, output: str) -> LossInfo | None:
-        """The loss of an output."""
-        return self.losses.get(output, self.losses.get(""))
-
-    def label_loss_of(self, output: str) -> LossInfo | None:
-        """The loss that labels of an output have to fit; None if the model computes its loss itself."""
-        return None if self.has_own_loss else self.loss_of(output)
+        """The loss that an output and its labels have to fit; None if the model computes its loss itself."""
+        return None if self.has_own_loss else self.losses.get(output, self.losses.get(""))
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-serializable form, for :meth:`from_json`."""

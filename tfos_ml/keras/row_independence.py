@@ -47,7 +47,8 @@ def draws_by_batch(model: keras.Model) -> list[str]:
 
 def _losses(model: keras.Model) -> list[Any]:
     compiled = keras_privates.compiled_loss(model)
-    return [entry.loss for entry in keras_privates.losses_of_outputs(compiled)] if compiled is not None else []
+    built = keras_privates.losses_of_outputs(compiled) if compiled is not None else None
+    return [entry.loss for entry in built or ()]  # never built with a compute_loss of one's own
 
 
 def _coupling_classes() -> tuple[type, ...]:
