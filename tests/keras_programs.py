@@ -223,6 +223,41 @@ def one_log_more():
     return small(model_class=More, metrics=[keras.metrics.MeanAbsoluteError(name="mae")])
 
 
+def logs_in_a_dict():
+    """The step of Keras's guide: its logs have the metrics of ``compile`` in a dict of their own."""
+    import keras
+    import tensorflow as tf
+
+    class Guided(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = self.compute_loss(y=y, y_pred=p)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            for metric in self.metrics:
+                if metric.name == "loss":
+                    metric.update_state(loss)
+                else:
+                    metric.update_state(y, p)
+            return {metric.name: metric.result() for metric in self.metrics}
+
+    return small(model_class=Guided, metrics=["mae"])
+
+
+def own_quantiles():
+    """A ``compute_loss`` that does not use the compiled loss, which expects probabilities."""
+    import keras
+
+    class Quantiles(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            error = keras.ops.reshape(y, (-1, 1)) - y_pred
+            quantiles = keras.ops.convert_to_tensor([0.1, 0.5, 0.9])
+            return keras.ops.mean(keras.ops.maximum(quantiles * error, (quantiles - 1) * error))
+
+    return small(model_class=Quantiles, outputs=3, loss="categorical_crossentropy")
+
+
 def spectral_normalization():
     import keras
 
@@ -447,6 +482,8 @@ PROGRAMS = {
     "own_call_loss": (numbers, own_call_loss),
     "tracker": (rare_rows, tracker),
     "one_log_more": (numbers, one_log_more),
+    "logs_in_a_dict": (numbers, logs_in_a_dict),
+    "own_quantiles": (numbers, own_quantiles),
     "spectral_normalization": (few_rows, spectral_normalization),
     "moving_teacher": (few_rows, moving_teacher),
     "autoencoder": (unlabeled_images, autoencoder),

@@ -51,7 +51,7 @@ class ModelDescription:
     idle_scalers : list of str
         Normalization layers that change nothing, maybe because they have not been adapted.
     has_own_loss : bool
-        Whether the model defines ``train_step`` or ``compute_loss``. What it is compiled with is then maybe not its loss.
+        Whether the model defines ``train_step`` or ``compute_loss``. The compiled loss may then not be used.
     """
 
     inputs: dict[str, TensorInfo] | None

@@ -95,10 +95,10 @@ class MetricSums:
         replaced = self.average({k: v for k, v in own.items() if k not in sums}, mine)
         replaced |= self.average(sums, float(mine > 0))
         averages = self.bring_together(len(batches) / batches.total)
-        if own:
+        if self._group.size > 1:  # a train_step may return dicts in its logs, which Keras has left as they are
             results = numbers(self._model.get_metrics_result())
             replaced |= {k: v for k, v in results.items() if k in logs and k not in own}
-            replaced |= {log: results[name] for log, name in self.renamed}
+            replaced |= {log: results[name] for log, name in self.renamed if own}
         return {**replaced, **averages}
 
     def bring_together(self, weight: float) -> dict[str, float]:
