@@ -47,7 +47,7 @@ def state_of():
             seeds=[np.array([epoch, 7], np.uint32)],
             random={"python": (3, (1, 2), None), "numpy": ("MT19937", np.arange(4, dtype=np.uint32), 624, 0, 0.0)},
             digest=11,
-            callbacks={"0": {"wait": 2, "best": np.float32(0.5), "names": {"a", "b"}}},
+            callbacks={"0": {"wait": 2, "best": np.float32(0.5), "names": {"a"}}},
             pickled=b"x",
         )
         return replace(state, **changes)
