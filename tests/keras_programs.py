@@ -353,6 +353,18 @@ def evaluating():
     return [OnTestSet()]
 
 
+def rate_by_loss():
+    """A callback that sets the learning rate by the loss of each batch."""
+    import keras
+
+    class Slower(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            optimizer = self.model.optimizer
+            optimizer.learning_rate = float(optimizer.learning_rate) * (0.9 if logs["loss"] > 1 else 1.02)
+
+    return [Slower()]
+
+
 def in_batch_negatives():
     """A two-tower model: each row's negatives are the other rows of its batch."""
     import keras
@@ -488,5 +500,6 @@ PROGRAMS = {
     "moving_teacher": (few_rows, moving_teacher),
     "autoencoder": (unlabeled_images, autoencoder),
     "class_weights": (rare_class, of_logits),
+    "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
     "evaluating": (lambda: {**numbers(), "callbacks": evaluating}, lambda: small(metrics=["mae"])),
 }

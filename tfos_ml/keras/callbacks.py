@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
@@ -42,15 +43,22 @@ def runs_here(callback: Any, is_chief: bool) -> bool:
 
 
 def acts_on_batches(callbacks: Sequence[Any]) -> bool:
-    """Whether a callback may make decisions at the end of a batch."""
-    base = keras.callbacks.Callback
+    """Whether a callback may make decisions at the beginning or the end of a batch."""
     hooks = ("on_batch_end", "on_train_batch_end", "on_batch_begin", "on_train_batch_begin")
-    return any(
-        getattr(type(c), hook, None) is not getattr(base, hook)
-        for c in callbacks
-        if not isinstance(c, _QUIET)
-        for hook in hooks
-    )
+    return any(_has_hook(c, hook) for c in callbacks if not isinstance(c, _QUIET) for hook in hooks)
+
+
+def reads_logs_of_batches(callbacks: Sequence[Any]) -> bool:
+    """Whether a callback may make decisions by the logs of a batch, which then have to be those of all workers."""
+    quiet = (*_QUIET, keras.callbacks.TerminateOnNaN)
+    hooks = ("on_batch_end", "on_train_batch_end")
+    return any(_has_hook(c, hook) for c in callbacks if not isinstance(c, quiet) for hook in hooks)
+
+
+def _has_hook(callback: Any, hook: str) -> bool:
+    """Whether a callback's class defines a hook, or, as of a ``LambdaCallback``, the callback itself."""
+    base = getattr(keras.callbacks.Callback, hook)
+    return hook in vars(callback) or getattr(type(callback), hook, None) is not base
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,8 @@ class EpochState:
         self.is_preempted = is_preempted
         self.has_asked = False  # whether it has asked the others to end
         self.ends_early = False  # whether Keras would look for further batches after the last step
+        self.logs: dict[str, Any] = {}  # of the last step, on this worker's rows
+        self.sizes = np.zeros(0, np.int64)  # how many of this worker's rows each step of the pass has
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
         self.replaced_in_test: dict[str, float] = {}
 
@@ -91,17 +101,26 @@ class EpochState:
             (self.train, self.data.train) if stream == "train" else (self.test, self.data.validation)
         )
         first_step = self.data.first_step if stream == "train" else 0
-        pass_counter.rewind(*batches.in_steps(self.data.seed(stream), epoch), first_step)
+        places, sizes = batches.in_steps(self.data.seed(stream), epoch)
+        pass_counter.rewind(places, sizes, first_step)
+        if stream == "train":
+            self.sizes = sizes
 
 
 class EpochStartSync(keras.callbacks.Callback):
-    """The first callback: begins epochs, and makes logs the same on all workers before others see them."""
+    """The first callback: begins epochs, and makes logs the same on all workers before others see them.
 
-    def __init__(self, state: EpochState, layer_state: LayerState, stops_on_nan: bool):
+    `batch_metrics` makes those of batches the same; None if no callback decides by them.
+    """
+
+    def __init__(
+        self, state: EpochState, layer_state: LayerState, stops_on_nan: bool, batch_metrics: MetricSums | None
+    ):
         super().__init__()
         self._state = state
         self._layer_state = layer_state
         self._stops_on_nan = stops_on_nan
+        self._batch_metrics = batch_metrics
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         state = self._state
@@ -125,6 +144,12 @@ class EpochStartSync(keras.callbacks.Callback):
         self._state.begin_pass("validation", 0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._state.logs = dict(logs)
+        if self._batch_metrics is not None:
+            batches = self._state.data.train
+            step = min(self._state.data.first_step + batch, batches.steps - 1)
+            mine = batches.share_of_step(self._state.sizes, step)
+            logs.update(self._batch_metrics.after_step(batches, mine, self._state.logs))
         if self._stops_on_nan and self._state.group.largest(int(self._state.parallel.bad_step)) > NO_STEP:
             logs["loss"] = float("nan")
 
@@ -159,8 +184,7 @@ class EpochEndSync(keras.callbacks.Callback):
 
     ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers, and
     ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps within it; ``wait_saved()`` returns when the
-    state that they save is complete. `agree_on_batches` is whether callbacks may stop the training within an epoch;
-    `seed` is the seed of the shuffle.
+    state that they save is complete. `agree_on_batches` is whether callbacks may stop the training within an epoch.
     """
 
     def __init__(
@@ -171,7 +195,6 @@ class EpochEndSync(keras.callbacks.Callback):
         validation_metrics: MetricSums,
         agree_on_batches: bool,
         raises_on_nan: bool,
-        seed: int | None,
         epoch_done: Callable[[int, dict[str, float], float, bool], None],
         weights: WeightWatch,
         steps_done: Callable[[int, int, float], None],
@@ -184,7 +207,6 @@ class EpochEndSync(keras.callbacks.Callback):
         self._layer_state = layer_state
         self._agree_on_batches = agree_on_batches
         self._raises_on_nan = raises_on_nan
-        self._seed = seed
         self._epoch_done = epoch_done
         self._weights = weights
         self._metrics, self._validation_metrics = metrics, validation_metrics
@@ -204,7 +226,7 @@ class EpochEndSync(keras.callbacks.Callback):
         before, self._step = self._step, min(first + batch + 1, steps)
         stops = self._agree_on_batches and self.model.stop_training
         if self._step == steps or stops:
-            self._end_pass(logs)
+            self._end_pass()
             if first and not self.model.stop_training:
                 self._state.ends_early = self.model.stop_training = True
             return
@@ -229,11 +251,12 @@ class EpochEndSync(keras.callbacks.Callback):
             )
         raise tf.errors.AbortedError(None, None, "another worker was told to end")
 
-    def _end_pass(self, logs: Any) -> None:
+    def _end_pass(self) -> None:
         if self._raises_on_nan:
             self._check_finite()
         batches = self._state.data.train
-        self._state.replaced = self._metrics.end_pass(batches, self._seed, self._epoch, logs or {})
+        mine = batches.share_of_step(self._state.sizes, batches.steps - 1)
+        self._state.replaced = self._metrics.end_pass(batches, mine, self._state.logs)
         self._layer_state.bring_together(len(batches) / batches.total)
         if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
             self._weights.check(self._epoch)
@@ -241,7 +264,8 @@ class EpochEndSync(keras.callbacks.Callback):
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         batches = self._state.data.validation
         if batch >= batches.steps - 1:
-            self._state.replaced_in_test = self._validation_metrics.end_pass(batches, None, self._epoch, logs or {})
+            mine = batches.share_of_step(batches.sizes(None, 0), batches.steps - 1)
+            self._state.replaced_in_test = self._validation_metrics.end_pass(batches, mine, logs or {})
 
     def _check_finite(self) -> None:
         """Raise if a loss was not finite, on the worker where it happened first; the others end because of it."""

@@ -334,7 +334,9 @@ def _not_additive(differing: dict[str, float], rows: int) -> str:
         f"Two workers would not train this model as one does. A step was tried on {rows} rows, whole and in two "
         f"shares, and the gradients differ: {_worst(differing)}. The loss, or a layer, computes over the rows of a "
         "batch together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or "
-        "a sum. Use clusterSize=1, or a TFEstimator with a training loop of your own."
+        "a sum. Or the program changes the gradients before it calls optimizer.apply: let the optimizer clip them, "
+        "with global_clipnorm, clipnorm or clipvalue. Else use clusterSize=1, or a TFEstimator with a training loop of "
+        "your own."
     )
 
 

@@ -79,5 +79,7 @@ class _Pass(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Add the states of the metrics up after the last step."""
-        if batch >= self._data.train.steps - 1:
-            self.replaced = self._metrics.end_pass(self._data.train, None, 0, logs or {})
+        rows = self._data.train
+        if batch >= rows.steps - 1:
+            mine = rows.share_of_step(rows.sizes(None, 0), rows.steps - 1)
+            self.replaced = self._metrics.end_pass(rows, mine, logs or {})

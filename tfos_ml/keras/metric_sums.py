@@ -79,18 +79,15 @@ class MetricSums:
         if group.size > 1:
             self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, rules)]
 
-    def end_pass(
-        self, batches: GlobalBatches, seed: int | None, epoch: int, logs: Mapping[str, Any]
-    ) -> dict[str, float]:
+    def end_pass(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
         """End a pass with the metrics of all workers; returns the logs that have to be replaced.
 
-        `logs` are those of its last step, `seed` and `epoch` those of the order of its rows.
+        `logs` are those of its last step, and `mine` is the share of that step's rows that this worker has.
         """
         results, own = self._model.get_metrics_result(), {}
         if self._group.size > 1 and set(logs) != set(results):
             # A train_step with its own logs: take those of the last step, by its rows. The others are metrics.
             own = {k: v for k, v in numbers(logs).items() if k not in results or k in self.own_logs}
-        mine = batches.sizes(seed, epoch)[-1] / (batches.total - (batches.steps - 1) * batches.batch_size)
         sums = {k: v for k, v in own.items() if k in self.summed_logs}
         replaced = self.average({k: v for k, v in own.items() if k not in sums}, mine)
         replaced |= self.average(sums, float(mine > 0))
@@ -100,6 +97,18 @@ class MetricSums:
             replaced |= {k: v for k, v in results.items() if k in logs and k not in own}
             replaced |= {log: results[name] for log, name in self.renamed if own}
         return {**replaced, **averages}
+
+    def after_step(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
+        """Like :meth:`end_pass` for a step within the pass: the metrics go on with this worker's rows."""
+        before = [(variable, np.asarray(variable)) for variable in self._variables()]
+        try:
+            return self.end_pass(batches, mine, logs)
+        finally:
+            for variable, value in before:
+                variable.assign(value)
+
+    def _variables(self) -> list[Any]:
+        return list({id(v): v for m in self._model.metrics for v in m.variables}.values())
 
     def bring_together(self, weight: float) -> dict[str, float]:
         """Add the states up; returns row-weighted averages of the results of the other metrics.
@@ -113,7 +122,7 @@ class MetricSums:
             results = self._model.get_metrics_result()
             names = [k for k in results if any(re.search(rf"(^|_){re.escape(name)}$", k) for name in self.inexact)]
             averages = self.average({name: results[name] for name in names}, weight)
-        variables = list({id(v): v for m in self._model.metrics for v in m.variables}.values())
+        variables = self._variables()
         sums = self._group.sum_arrays([np.asarray(v) for v in variables])
         for variable, total in zip(variables, sums, strict=True):
             variable.assign(total)

@@ -29,6 +29,7 @@ from tfos_ml.keras.callbacks import (
     Resumed,
     TellPosition,
     acts_on_batches,
+    reads_logs_of_batches,
     runs_here,
 )
 from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules
@@ -218,7 +219,6 @@ class _Training:
             for number, callback in enumerate([*task.callbacks, *tensorboard])
             if runs_here(callback, ctx.is_chief)
         }
-        self._seed = ctx.settings.seed if ctx.settings.shuffle else None
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
         self._store = StateStore(ctx, group, model, data, self._callbacks, self._history, notices)
@@ -238,6 +238,7 @@ class _Training:
         validation_metrics = MetricSums(self._model, self._group, self._rules.test)
         self._note_limits({*metrics.inexact, *(validation_metrics.inexact if self._data.validation.total else ())})
         layer_state = LayerState(self._model, self._group)
+        shares_logs = self._group.size > 1 and reads_logs_of_batches(self._task.callbacks)
         stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
         closing = EpochEndSync(
             epochs,
@@ -246,7 +247,6 @@ class _Training:
             validation_metrics,
             agree_on_batches=acts_on_batches(self._task.callbacks),
             raises_on_nan=not stops_on_nan,
-            seed=self._seed,
             epoch_done=self._epoch_done,
             weights=WeightWatch(self._model),
             steps_done=self._store.save_within_epoch,
@@ -270,7 +270,7 @@ class _Training:
                 epochs=max(self._ctx.epochs, first),
                 initial_epoch=first,
                 callbacks=[
-                    EpochStartSync(epochs, layer_state, stops_on_nan),
+                    EpochStartSync(epochs, layer_state, stops_on_nan, metrics if shares_logs else None),
                     *self._callbacks.values(),
                     *resume,
                     *tells,

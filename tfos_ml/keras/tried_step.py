@@ -44,8 +44,20 @@ def unknown_to_keras(model: keras.Model) -> list[tf.Variable]:
     """TensorFlow's variables that layers keep by themselves: Keras neither trains nor saves them."""
     optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
     known = {id(v.value) for v in [*model.variables, *optimizers, *metric_variables(model)]}
-    parts = tf.train.TrackableView(model).descendants()
-    return [part for part in parts if isinstance(part, tf.Variable) and id(part) not in known]
+    layers = [part for part in tf.train.TrackableView(model).descendants() if not isinstance(part, keras.Variable)]
+    found = [v for layer in layers for v in _variables_in(layer, *vars(layer).values())]
+    return [v for v in {id(v): v for v in found}.values() if id(v) not in known]
+
+
+def _variables_in(*values: Any) -> Iterator[tf.Variable]:
+    """TensorFlow's variables among values, and in lists and dicts of them, which Keras hides from TensorFlow."""
+    for value in values:
+        if isinstance(value, tf.Variable):
+            yield value
+        elif isinstance(value, dict):
+            yield from _variables_in(*value.values())
+        elif isinstance(value, list | tuple):
+            yield from _variables_in(*value)
 
 
 @contextlib.contextmanager

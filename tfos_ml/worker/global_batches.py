@@ -71,6 +71,10 @@ class GlobalBatches:
         """How many of this worker's rows each step of one pass takes."""
         return self._sizes(self._places_in(seed, epoch))
 
+    def share_of_step(self, sizes: Int64s, step: int) -> float:
+        """The share of a step's rows that this worker has, of :meth:`sizes`."""
+        return float(sizes[step] / min(self.batch_size, self.total - step * self.batch_size))
+
     def _places_in(self, seed: int | None, epoch: int) -> Int64s:
         if seed is None or not self.total:
             return self._places
