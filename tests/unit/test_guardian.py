@@ -23,7 +23,8 @@ from tfos_ml.agent.reaper import Reaper
 from tfos_ml.worker.fork_server import MARKER
 
 given = json.loads(sys.argv[1])
-guardian = Reaper(given["marker"], given["directories"], **given.get("watching", {}))
+guardian = Reaper(given["marker"], **given.get("watching", {}))
+guardian.guard(directories=given["directories"])
 silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
 environment = {**os.environ, MARKER: given["marker"]}
 child = subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True, **silent)
@@ -122,7 +123,8 @@ class TestFinish:
             process.wait(DEADLINE)
 
     def test_has_everything_cleaned_up_on_return(self, start, directory):
-        guardian = Reaper("g-2", [str(directory)])
+        guardian = Reaper("g-2")
+        guardian.guard(directories=[str(directory)])
         child = start("g-2")
         assert guardian.finish(report=False)
         assert child.wait(DEADLINE) == -signal.SIGKILL
@@ -130,7 +132,8 @@ class TestFinish:
 
     @pytest.mark.parametrize("is_known", [True, False])
     def test_does_the_work_of_a_guardian_that_was_killed(self, start, directory, is_known):
-        guardian = Reaper("g-4", [str(directory)])
+        guardian = Reaper("g-4")
+        guardian.guard(directories=[str(directory)])
         child = start("g-4")
         guardian._process.kill()
         guardian._process.wait(DEADLINE)

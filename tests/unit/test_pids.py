@@ -111,7 +111,7 @@ HANDLE = {
 OTHER_TICK = "import time; time.sleep(0.02)"
 OLD_HANDLE = {**HANDLE, "setup": OLD_KERNEL, "take": f"{HANDLE['take']}; {OTHER_TICK}"}
 GUARDIAN = {
-    "take": "from tfos_ml.agent import reaper; g = reaper.Reaper('m', []); g.guard(pid=first.pid)" + f"; {OTHER_TICK}",
+    "take": "from tfos_ml.agent import reaper; g = reaper.Reaper('m'); g.guard(pid=first.pid)" + f"; {OTHER_TICK}",
     "end": "g.finish(report=False)",
 }
 

@@ -77,16 +77,16 @@ class ResourceClaim:
         task, label = self._member.task, self._member.node.label
         spool.sweep()
         marker = new_marker()
-        scratch = spool.create_scratch()  # deleted with whatever killed processes leave in it
-        self._directories.append(scratch)
-        budget = MemoryBudget.of_node(task.settings.spool_memory)
-        directories = spool.create(budget=budget.shared)
-        self._directories += directories.all()
         program = task.payload.read()
-        environment = self._environment(marker, scratch, uses_keras=b"keras" in program)
+        environment = self._environment(marker, uses_keras=b"keras" in program)
         forking = Forking(task.fork_owner or executor(), task.idle_seconds, task.application)
         watch = task.lease or SUPERVISOR_TIMEOUT
-        self._reaper = Reaper(marker, self._directories, watch, frozen, environment, forking)
+        self._reaper = Reaper(marker, watch, frozen, environment, forking)  # first, as its start takes seconds
+        scratch = self._guarded(spool.create_scratch())[0]  # deleted with whatever killed processes leave in it
+        environment["TMPDIR"] = scratch
+        budget = MemoryBudget.of_node(task.settings.spool_memory)
+        directories = spool.create(budget=budget.shared)
+        self._guarded(*directories.all())
         self._reserve_port()
         log_dir = self._find_log_dir(scratch)
         payload = Path(directories.disk) / "payload"
@@ -104,10 +104,17 @@ class ResourceClaim:
         )
         return self._resources
 
-    def _environment(self, marker: str, scratch: str, uses_keras: bool) -> dict[str, str]:
+    def _guarded(self, *directories: str) -> tuple[str, ...]:
+        """Have the reaper delete directories, too."""
+        assert self._reaper is not None
+        self._directories += directories
+        self._reaper.guard(directories=self._directories)
+        return directories
+
+    def _environment(self, marker: str, uses_keras: bool) -> dict[str, str]:
         task = self._member.task
         heartbeat = str(task.heartbeat_timeout / HEARTBEATS)
-        own = {"TMPDIR": scratch, HEARTBEAT: heartbeat, **({USES_KERAS: "1"} if uses_keras else {})}
+        own = {HEARTBEAT: heartbeat, **({USES_KERAS: "1"} if uses_keras else {})}
         gpus = {"CUDA_VISIBLE_DEVICES": ""} if self._member.role.job_name == "ps" else self._spark_task.gpus
         return child_environment(marker, self._spark_task.cpus, {**gpus, **own, **task.environment})
 

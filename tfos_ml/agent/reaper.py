@@ -45,8 +45,6 @@ class Reaper:
     ----------
     marker : str
         Every process with it in its environment will be killed.
-    directories : sequence of str
-        Directories to delete.
     environment : mapping of str to str, optional
         Environment of the node without its marker; by default a minimal one.
     forking : Forking, optional
@@ -60,7 +58,6 @@ class Reaper:
     def __init__(
         self,
         marker: str,
-        directories: Sequence[str],
         watch: float | None = None,
         frozen: str | None = None,
         environment: Mapping[str, str] | None = None,
@@ -76,12 +73,12 @@ class Reaper:
         self._lost = False  # killed, or frozen for too long
         self._closed = threading.Event()
         self._marker = marker
-        self._directories = list(directories)
+        self._directories: list[str] = []
         self._child: ProcessHandle | None = None
         me = os.getpid()
         self.guard(
             marker=marker,
-            directories=self._directories,
+            directories=[],
             watch=watch,
             frozen=frozen,
             supervisor=me,
@@ -92,11 +89,12 @@ class Reaper:
         self._beats.start()
 
     def guard(self, **facts: Any) -> None:
-        """Tell the reaper more: ``pid`` of the node's process, ``control`` and ``rank`` for its report.
+        """Tell the reaper more: ``directories`` to delete, ``pid`` of the node's process, ``control`` and ``rank``.
 
         Call this before the process has been waited for. If the reaper is gone, this does nothing: :meth:`finish`
         does its work.
         """
+        self._directories = list(facts.get("directories", self._directories))
         if "pid" in facts:
             self._child = ProcessHandle.open(facts["pid"])
             facts["started"] = self._child and self._child.started
