@@ -70,7 +70,12 @@ def add(sums: dict[str, Any], records: Iterable[dict[str, Any]]) -> None:
                 outcomes[record["outcome"]] = outcomes.get(record["outcome"], 0) + 1
             for key in ("to_error", "to_next"):
                 if len(record["injected"]) == 1 and record[key] is not None:
-                    of[key] = [*(of[key] if isinstance(of[key], list) else ()), round(record[key], 1)]
+                    of[key] = [*_numbers(of[key]), round(record[key], 1)]
+
+
+def _numbers(values: Any) -> list[float]:
+    """Seconds; of the first runs, of which only median and worst are kept, these two."""
+    return values if isinstance(values, list) else [values["median"], values["worst"]]
 
 
 def table(sums: dict[str, Any]) -> str:
@@ -106,13 +111,9 @@ def _cells(rows: Iterable[list[str]]) -> list[str]:
 
 
 def _shown(of: dict[str, Any], key: str) -> str:
-    """The seconds; of the first runs, which were with older code, only median and worst are kept."""
-    values = of[key]
-    if isinstance(values, list):
-        if not values:
-            return "none"
-        values = {"median": statistics.median(values), "worst": max(values)}
-    return f"{values['median']:.1f}, worst {values['worst']:.1f}"
+    """Median and worst of the seconds."""
+    values = _numbers(of[key])
+    return f"{statistics.median(values):.1f}, worst {max(values):.1f}" if values else "none"
 
 
 def _as_json(sums: dict[str, Any]) -> str:
