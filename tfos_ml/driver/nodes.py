@@ -107,7 +107,8 @@ class Nodes:
         return messages.Done()
 
     def _outcome(self, call: messages.GetOutcome) -> messages.ClusterOutcome:
-        self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
+        if call.waits:
+            self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
         return messages.ClusterOutcome(self._failure, sorted(self._results))
 
     def _take_results(self, call: messages.SendResults, reader: Any, writer: Any) -> None:

@@ -128,9 +128,10 @@ class ClusterOutcome(Struct, frozen=True):
 
 
 class GetOutcome(Request[ClusterOutcome], frozen=True):
-    """Asks why a node cannot be reached; answered as soon as the driver knows, or after some seconds."""
+    """Asks why a node cannot be reached; answered as soon as the driver knows, or after some seconds, if it waits."""
 
     rank: int
+    waits: bool
 
 
 class SendResults(Struct, frozen=True):
