@@ -12,21 +12,21 @@ DEADLINE = 10.0
 def test_a_call_ends_after_the_failure_is_known():
     answers = iter([False, False, True])
     canceled = threading.Event()
-    with SilentNode(lambda: next(answers), canceled.set, silence=0.01):
+    with SilentNode(lambda: next(answers), canceled.set, silence=0.01, period=0.01):
         assert canceled.wait(DEADLINE)
     assert next(answers, "all asked") == "all asked"
 
 
 def test_a_call_that_ends_is_not_canceled():
     asked, canceled = threading.Event(), threading.Event()
-    with SilentNode(lambda: asked.set() or False, canceled.set, silence=0.01):
+    with SilentNode(lambda: asked.set() or False, canceled.set, silence=0.01, period=0.01):
         assert asked.wait(DEADLINE)
     assert not canceled.is_set()
 
 
 def test_a_node_that_answers_is_not_asked_about():
     asked = threading.Event()
-    with SilentNode(lambda: asked.set() or False, lambda: None, silence=0.2) as node:
+    with SilentNode(lambda: asked.set() or False, lambda: None, silence=0.2, period=0.01) as node:
         for _ in range(50):
             node.hear()
             assert not asked.wait(0.01)

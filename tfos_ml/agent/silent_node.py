@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 SILENCE = 5.0  # seconds
+PERIOD = 2.0  # seconds
 
 
 class SilentNode(threading.Thread):
@@ -19,15 +20,22 @@ class SilentNode(threading.Thread):
     Parameters
     ----------
     has_failed : callable
-        Whether the driver knows a failure of the cluster. It is asked after each `SILENCE` seconds without an answer of
-        the node.
+        Whether the driver knows a failure of the cluster. It is asked again and again while the node is silent.
     cancel : callable
         Ends the call with an error.
+    silence, period : float
+        Seconds without an answer of the node before the driver is asked, and between two questions.
     """
 
-    def __init__(self, has_failed: Callable[[], bool], cancel: Callable[[], None], silence: float = SILENCE):
+    def __init__(
+        self,
+        has_failed: Callable[[], bool],
+        cancel: Callable[[], None],
+        silence: float = SILENCE,
+        period: float = PERIOD,
+    ):
         super().__init__(name="tfos_ml silent node", daemon=True)
-        self._has_failed, self._cancel, self._silence = has_failed, cancel, silence
+        self._has_failed, self._cancel, self._silence, self._period = has_failed, cancel, silence, period
         self._heard = time.monotonic()
         self._over = threading.Event()
 
@@ -37,7 +45,7 @@ class SilentNode(threading.Thread):
 
     def run(self) -> None:
         """Ask the driver whenever the node has been silent."""
-        while not self._over.wait(self._silence):
+        while not self._over.wait(self._period):
             if time.monotonic() - self._heard >= self._silence and self._has_failed() and not self._over.is_set():
                 self._cancel()
                 return

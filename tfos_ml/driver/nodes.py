@@ -162,7 +162,6 @@ class Nodes:
             ports = connected() if silent else None
             for rank, seconds in silent.items():
                 if ports is not None and self._ports[rank] not in {0, *ports} and not self._progress[rank].returned:
-                    self._present.discard(rank)  # nobody is left who could say that it is gone
                     self._lose(rank, _ALL_KILLED.format(seconds=seconds))
                 elif seconds > limit:
                     why = "" if self._outlive_tasks else _WHY_TASKS_ARE_SILENT
@@ -173,6 +172,7 @@ class Nodes:
         node = self._template.nodes[rank]
         failure = Failure(NodeLostError, message, node.job_name, node.task_index, self.host(rank))
         self._failure = self._failure or failure.encode()
+        self._present.discard(rank)  # nobody is left who could say that it is gone
 
     def host(self, rank: int) -> str:
         """The host of a node, if it has told it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.sessions import is_connect
@@ -152,12 +152,16 @@ def draws_stages(spark: SparkSession) -> bool:
     return not is_connect(spark) and spark.conf.get("spark.ui.showConsoleProgress", "false") == "true"
 
 
-class OutputPrinter:
-    """Writes the nodes' lines to the driver's stderr from a thread, until the server that receives them is closed."""
+class NodesWatch:
+    """Writes the nodes' lines to the driver's stderr, and notes silent nodes, in a thread.
 
-    def __init__(self, server: ControlServer):
-        self._server = server
-        self._thread = threading.Thread(target=self._run, name="node output", daemon=True)
+    It ends when the server that receives the lines is closed. `note_silent` is called several times a second, whatever
+    the user's program does meanwhile.
+    """
+
+    def __init__(self, server: ControlServer, note_silent: Callable[[], None]):
+        self._server, self._note_silent = server, note_silent
+        self._thread = threading.Thread(target=self._run, name="nodes watch", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -166,6 +170,7 @@ class OutputPrinter:
     def _run(self) -> None:
         while self._server.is_open:
             write_lines(self._server.nodes.take_lines(SHOWN_SECONDS))
+            self._note_silent()
         write_lines(self._server.nodes.take_lines(0))
 
     def close(self, timeout: float) -> None:

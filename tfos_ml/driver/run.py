@@ -99,8 +99,8 @@ class Run:
         """
         nodes = self.control.nodes
         failure = find_failure(nodes.failure() or "")
-        if failure is None and self.task.lease is not None:
-            nodes.note_silent(self.task.lease, self.control.connected_ports)
+        if failure is None:
+            self.note_silent()
             failure = find_failure(nodes.failure() or "")
         elif failure is not None and job is not None:
             if failure.error is errors.InputLostError and job.wait(CAUSE_SECONDS):
@@ -109,6 +109,11 @@ class Run:
             job.wait(end_seconds)
         if failure is not None:
             raise failure.to_error()
+
+    def note_silent(self) -> None:
+        """Note which nodes are lost, because they have been silent for their lease; call this often."""
+        if self.task.lease is not None:
+            self.control.nodes.note_silent(self.task.lease, self.control.connected_ports)
 
     def gather(self, job: SparkJob, waits_for_slots: Callable[[], bool] = lambda: False) -> None:
         """Wait until all nodes have contacted the control server, or their job has ended.

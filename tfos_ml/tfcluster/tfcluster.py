@@ -19,7 +19,7 @@ from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.preflight import shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
-from tfos_ml.driver.progress import OutputPrinter
+from tfos_ml.driver.progress import NodesWatch
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, Run
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
@@ -104,7 +104,7 @@ class TFCluster:
         self._input_mode = input_mode
         self._infos: list[NodeInfo] = []
         self._release = weakref.finalize(self, control.close)  # nodes end without the driver's server
-        self._printer = OutputPrinter(control)
+        self._watch = NodesWatch(control, run.note_silent)
         self._feeding = Feeding(run, control, ())
         self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
         self._closed = False
@@ -220,7 +220,7 @@ class TFCluster:
         return cls(Run(spark, task, control), control, mode)
 
     def _start(self, program: bytes) -> None:
-        self._printer.start()
+        self._watch.start()
         try:
             self._infos = start_nodes(self._run, self.nodeRDD, program, self._is_fed)
         except BaseException:
@@ -494,4 +494,4 @@ class TFCluster:
             return
         self._closed = True
         self._run.close()
-        self._printer.close(CLEANUP_TIMEOUT)
+        self._watch.close(CLEANUP_TIMEOUT)
