@@ -83,7 +83,7 @@ class ResourceClaim:
         watch = task.lease or SUPERVISOR_TIMEOUT
         self._reaper = Reaper(marker, watch, frozen, environment, forking)  # first, as its start takes seconds
         scratch = self._guarded(spool.create_scratch())[0]  # deleted with whatever killed processes leave in it
-        environment["TMPDIR"] = scratch
+        environment["TMPDIR"] = task.environment.get("TMPDIR", scratch)
         budget = MemoryBudget.of_node(task.settings.spool_memory)
         directories = spool.create(budget=budget.shared)
         self._guarded(*directories.all())
