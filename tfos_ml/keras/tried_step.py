@@ -45,7 +45,7 @@ def unknown_to_keras(model: keras.Model) -> list[tf.Variable]:
     optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
     known = {id(v.value) for v in [*model.variables, *optimizers, *metric_variables(model)]}
     layers = [part for part in tf.train.TrackableView(model).descendants() if not isinstance(part, keras.Variable)]
-    found = [v for layer in layers for v in _variables_in(layer, *vars(layer).values())]
+    found = [v for layer in layers for v in _variables_in(layer, *getattr(layer, "__dict__", {}).values())]
     return [v for v in {id(v): v for v in found}.values() if id(v) not in known]
 
 
