@@ -160,7 +160,7 @@ def by_predict_batch_udf(df: DataFrame, path: str, column: str) -> DataFrame:
 
 
 def in_spark(scored: DataFrame, rows: int) -> tuple[float, float]:
-    """Rows a second, and the peak of memory in MB, of which the looking would cost a run its time."""
+    """Rows a second of the second run, and the peak of memory in MB; measuring memory slows down a run."""
 
     def run() -> float:
         start = time.perf_counter()

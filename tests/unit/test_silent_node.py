@@ -22,11 +22,3 @@ def test_a_call_that_ends_is_not_canceled():
     with SilentNode(lambda: asked.set() or False, canceled.set, silence=0.01, period=0.01):
         assert asked.wait(DEADLINE)
     assert not canceled.is_set()
-
-
-def test_a_node_that_answers_is_not_asked_about():
-    asked = threading.Event()
-    with SilentNode(lambda: asked.set() or False, lambda: None, silence=0.2, period=0.01) as node:
-        for _ in range(50):
-            node.hear()
-            assert not asked.wait(0.01)
