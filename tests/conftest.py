@@ -136,7 +136,10 @@ def our_files() -> set[str]:
         *temporary.glob("tfos_ml-forkserver-*"),
         *temporary.glob("tfos_ml-scoring-*"),
     }  # they end with the session, or with these tests
-    found |= set(temporary.glob("spark-*/*/**/tfos_ml-models/.partial-*"))
+    for spark in temporary.glob("spark-*"):
+        for place, names, _ in os.walk(spark):  # of which Spark may delete parts meanwhile
+            if place.endswith("/tfos_ml-models"):
+                found |= {Path(place, name) for name in names if name.startswith(".partial-")}
     return {str(p) for p in found if not of_another_session(p)}
 
 

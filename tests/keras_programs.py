@@ -365,6 +365,16 @@ def rate_by_loss():
     return [Slower()]
 
 
+def rate_by_lambda():
+    """The same by a ``LambdaCallback``, whose class has no such method."""
+    import keras
+
+    [slower] = rate_by_loss()
+    later = keras.callbacks.LambdaCallback(on_train_batch_end=slower.on_train_batch_end)
+    later.set_model = slower.set_model
+    return [later]
+
+
 def in_batch_negatives():
     """A two-tower model: each row's negatives are the other rows of its batch."""
     import keras
@@ -501,5 +511,6 @@ PROGRAMS = {
     "autoencoder": (unlabeled_images, autoencoder),
     "class_weights": (rare_class, of_logits),
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
+    "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),
     "evaluating": (lambda: {**numbers(), "callbacks": evaluating}, lambda: small(metrics=["mae"])),
 }

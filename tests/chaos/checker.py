@@ -78,7 +78,7 @@ def _judge_error(run: Run, outcome: dict[str, Any], happened: list[Injection]) -
         found.append(
             f"failed though {run.restarts} restarts were left: {outcome['error']}: {outcome['message'][:2000]}"
         )
-    victims = {f"worker:{one.fault.rank}" for one in happened if is_fatal(one.fault.what)}
+    victims = {f"worker:{one.fault.rank}" for one in happened if one.fault.what in (*FATAL, "term child")}
     is_known = not expected and not any(one.fault.what in (*EXECUTOR, *LINK) for one in happened)  # which hit others
     if victims and is_known and outcome["node"] and outcome["node"] not in victims:
         found.append(f"blames {outcome['node']} instead of {victims}: {outcome['error']}: {outcome['message'][:1000]}")

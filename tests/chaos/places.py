@@ -54,6 +54,7 @@ SPECULATES = {
 
 PRIVATE = "10.78.0.2"  # the driver's address behind NAT, and its ports
 BEHIND_NAT = {"spark.driver.port": 24300, "spark.driver.blockManager.port": 24301, "spark.tfos_ml.port": 24302}
+FITS_AT_ONCE = 4  # of a search, a port each
 CLUSTER = Path(__file__).parents[1] / "cluster"
 
 SERVERS = ("java", "daemon", "tfos_ml.worker.fork_server")
@@ -216,7 +217,8 @@ class Place:
         assert self._cluster is not None
         self.network.add_behind("d", gateway="g", address=PRIVATE)
         gateway, log = self.network.addresses["g"], self._directory / "forwarder.txt"
-        command = [sys.executable, str(CLUSTER / "forwarder.py"), gateway, PRIVATE, *map(str, BEHIND_NAT.values())]
+        forwarded = [*BEHIND_NAT.values(), *(max(BEHIND_NAT.values()) + n for n in range(1, FITS_AT_ONCE))]
+        command = [sys.executable, str(CLUSTER / "forwarder.py"), gateway, PRIVATE, *map(str, forwarded)]
         self._cluster.start([*self.network.within("g"), *command], log)
         assert wait_until(lambda: "ready" in log.read_text(), START_SECONDS)
         ports = {name: str(port) for name, port in BEHIND_NAT.items()}
@@ -224,7 +226,7 @@ class Place:
             **ports,
             "spark.driver.host": gateway,
             "spark.driver.bindAddress": PRIVATE,
-            "spark.port.maxRetries": "0",
+            "spark.port.maxRetries": str(FITS_AT_ONCE - 1),
         }
 
     def all_processes(self) -> list[psutil.Process]:

@@ -122,6 +122,7 @@ class Runner:
             checker.Search.expected[run.options] = []  # for the time being
             outcome, _ = self._lead(place, undisturbed, self._directory / "undisturbed")
             assert outcome is not None
+            assert "result" in outcome, outcome
             checker.Search.expected[run.options] = outcome["result"]["metrics"]
         if run.program.startswith("score"):
             args["model"] = str(self._model())

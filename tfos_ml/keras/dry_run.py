@@ -49,7 +49,10 @@ _DRAWS = (
     "workers do not train exactly what one does. Use keras.random with a keras.random.SeedGenerator of the layer."
 )
 
-
+_UNTRIED = (
+    "It was not checked that several workers train this model as one does; a fit with clusterSize=1 does not need it. "
+    "No training step could be tried on a few rows first"
+)
 _LAYER_DRAWS = (
     "The layers {} draw random numbers for a batch as a whole, or take its first row for others: several workers train "
     "with other rows than one. Use layers that draw for each row, such as RandomRotation, or clusterSize=1."
@@ -94,14 +97,14 @@ def _try(model: keras.Model, data: TrainingData, tests: bool) -> Rules:
     element = data.first_element(ROWS)
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
-        return Rules(notices=(f"The first worker had {rows} rows, too few to try a step in shares before the first.",))
+        return Rules(notices=(f"{_UNTRIED}: the first worker has {rows} rows, too few for two shares.",))
     try:
         with kept(model):
             return _DryRun(model, element, rows).rules(tests)
     except ModelError:
         raise
     except Exception as error:
-        return Rules(notices=(f"No step could be tried in shares of {rows} rows before the training: {error}",))
+        return Rules(notices=(f"{_UNTRIED}: the step of {rows} rows raised {type(error).__name__}: {error}",))
 
 
 class _DryRun:
