@@ -334,6 +334,53 @@ def autoencoder():
     return model
 
 
+def diffusion():
+    """After keras.io's guide to denoising diffusion: ``compile`` has a loss that only ``train_step`` calls."""
+    import keras
+    import tensorflow as tf
+    from keras import ops
+
+    class Diffusion(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.network, self.moving = (self.denoiser() for _ in range(2))
+            self.moving.set_weights(self.network.get_weights())
+            self.noise_loss = keras.metrics.Mean(name="noise_loss")
+
+        @staticmethod
+        def denoiser():
+            image, time = keras.Input((16,)), keras.Input((1,))
+            hidden = keras.layers.Dense(12, "swish")(keras.layers.Concatenate()([image, time]))
+            return keras.Model([image, time], keras.layers.Dense(16)(hidden))
+
+        def call(self, x):
+            return self.moving([x, ops.ones((ops.shape(x)[0], 1))])
+
+        @property
+        def metrics(self):
+            return [self.noise_loss]
+
+        def noised(self, images):
+            noise = keras.random.normal(ops.shape(images))
+            time = keras.random.uniform((ops.shape(images)[0], 1))
+            return noise, [ops.cos(time) * images + ops.sin(time) * noise, time]
+
+        def train_step(self, images):
+            noise, inputs = self.noised(images)
+            with tf.GradientTape() as tape:
+                loss = self.loss(noise, self.network(inputs, training=True))
+            weights = self.network.trainable_weights
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            for weight, moving in zip(self.network.weights, self.moving.weights, strict=True):
+                moving.assign(0.9 * moving + 0.1 * weight)
+            self.noise_loss.update_state(loss)
+            return {"noise_loss": self.noise_loss.result()}
+
+    model = Diffusion()
+    model.compile(keras.optimizers.SGD(0.05), keras.losses.mean_absolute_error)
+    return model
+
+
 def of_logits():
     import keras
 
@@ -509,6 +556,7 @@ PROGRAMS = {
     "spectral_normalization": (few_rows, spectral_normalization),
     "moving_teacher": (few_rows, moving_teacher),
     "autoencoder": (unlabeled_images, autoencoder),
+    "diffusion": (unlabeled_images, diffusion),
     "class_weights": (rare_class, of_logits),
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
     "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),

@@ -7,15 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import keras
+import numpy as np
 import pytest
 from keras_layers import own_sampling
-from keras_programs import added_sum, batch_normalized, numbers, own_call_loss
+from keras_programs import added_sum, batch_normalized, diffusion, numbers, own_call_loss, unlabeled_images
 from keras_worker import worker_context
 from wrong_programs import ERROR, ROWS, WRONG, counting
 
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import data_parallel, dry_run
+from tfos_ml.keras.build import build
 from tfos_ml.keras.inspection import describe
 from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.random_draws import RowsOfStep
@@ -27,12 +29,16 @@ pytestmark = pytest.mark.slow
 SECONDS = 30.0
 
 
+def rows_of(model, data, directory):
+    ctx = worker_context(data, 0, 1, False, spool.SpoolDirectories(directory, directory))
+    return TrainingData(ctx, WorkerGroup(0, 1, 10.0), model, describe(model), {})
+
+
 def told(make, data, directory):
     """What the try of a step says of a model, as its error or as its notices."""
     keras.utils.set_random_seed(1)
     model = make()
-    ctx = worker_context(data, 0, 1, False, spool.SpoolDirectories(directory, directory))
-    rows = TrainingData(ctx, WorkerGroup(0, 1, 10.0), model, describe(model), {})
+    rows = rows_of(model, data, directory)
     keras_privates.symbolic_build(model, rows.element_spec())
     try:
         rules = dry_run._try(model, rows, bool(rows.validation.total))
@@ -70,6 +76,12 @@ def test_what_is_not_exact_is_told(program, tmp_path: Path):
         assert said in text
     else:
         assert text == ""
+
+
+def test_a_validation_that_cannot_run_fails_before_the_first_step(tmp_path):
+    data, model = {**unlabeled_images(), "val": np.arange(41) % 5 == 2}, diffusion()  # which has no test_step
+    with pytest.raises(ModelError, match=r"Define test_step, .* None values not supported"):
+        build(model, rows_of(model, data, tmp_path), has_call=True)
 
 
 def test_a_tried_step_changes_no_variable_of_tensorflow(tmp_path):

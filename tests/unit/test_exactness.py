@@ -22,6 +22,7 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "added_sum",  # a loss that is a sum, beside a mean
     "tracker",  # a metric that is told of one number a step
     "evaluating",
+    "diffusion",  # a loss that is none of labels and outputs
     "rate_by_loss",  # a callback that decides by the logs of a batch
 ]
 RING = ["two_outputs"]

@@ -23,12 +23,12 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     """Raise if a column can never become its input, label or weight of the model.
 
     ``SignatureError`` if names do not match, or a column of text is bound to numbers; ``ColumnNotFoundError`` if there
-    is a loss but no label; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
+    is a loss of labels but no label; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
     """
     _check_features([columns.columns[i] for i in columns.of("feature")], description, columns.named_features)
     labels = [columns.columns[i] for i in columns.of("label")]
     weights = [columns.columns[i] for i in columns.of("weight")]
-    if not labels and description.losses:
+    if not labels and description.losses and not description.has_own_loss:
         raise errors.ColumnNotFoundError(
             "There is no label column, but the model is compiled with a loss. Set labelCol or labelMapping to columns "
             "that the DataFrame has."

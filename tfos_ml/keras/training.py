@@ -6,8 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -17,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.spool import room_for
-from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
 from tfos_ml.keras.batch_statistics import is_batch_normalization
+from tfos_ml.keras.build import build
 from tfos_ml.keras.callbacks import (
     EpochEndSync,
     EpochStartSync,
@@ -120,7 +118,7 @@ def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: l
     if task.adapted:
         adapt.load_assets(model, task.adapted)
     data = TrainingData(ctx, group, model, task.description, task.class_weight)
-    _build(model, data, task)
+    build(model, data, task.description.has_call, task.adapted, task.initial_weights)
     _settle_execution(model, group, notices)
     return model, data
 
@@ -147,40 +145,6 @@ def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeCon
         return []
     ctx.log(reason)
     return [reason]
-
-
-def _build(model: Any, data: TrainingData, task: KerasFit) -> None:
-    """Create all variables of model, metrics, loss and optimizer, and set their initial values."""
-    if task.description.has_call:
-        try:
-            keras_privates.symbolic_build(model, data.element_spec())
-        except Exception:
-            if not data.names_inputs():
-                raise
-            keras_privates.symbolic_build(model, data.element_spec())
-    else:  # only its step knows what is built
-        tf.function(model.train_step).get_concrete_function(data.element_spec())
-        model.built = True
-    if task.adapted:
-        adapt.load_variables(model, task.adapted)
-    if task.initial_weights:
-        _load_weights(model, *task.initial_weights)
-
-
-def _load_weights(model: Any, name: str, content: bytes) -> None:
-    """Load only the weights of a file; Keras would also load the optimizer's state, including its learning rate."""
-    before = [np.asarray(v) for v in model.optimizer.variables]
-    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
-        path = os.path.join(directory, name)
-        with open(path, "wb") as file:
-            file.write(content)
-        try:
-            model.load_weights(path)
-        except ValueError as error:
-            raise ModelError(f"initialWeights does not fit the model: {error}") from None
-    for variable, value in zip(model.optimizer.variables, before, strict=True):
-        variable.assign(value)
 
 
 def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> None:
