@@ -381,6 +381,49 @@ def diffusion():
     return model
 
 
+def padded_tokens():
+    """Sentences, of which only the later ones are shorter than six tokens."""
+    random = np.random.RandomState(9)
+    lengths = np.where(np.arange(41) < 25, 6, random.randint(2, 6, 41))
+    x = np.where(np.arange(6) < lengths[:, None], random.randint(1, 50, (41, 6)), 0)
+    return {"x": x, "y": (x * 3) % 7 + (x > 0), "w": None, "val": np.arange(41) % 5 == 2, "batch": 8}
+
+
+def loss_by_tokens():
+    """After TensorFlow's tutorial on transformers: a loss that is divided by the number of tokens in a batch."""
+    import keras
+    import tensorflow as tf
+
+    def masked_loss(y, p):
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")(y, p)
+        mask = tf.cast(y != 0, loss.dtype)
+        return tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)
+
+    x = keras.Input((6,), dtype="int32", name="x")
+    hidden = keras.layers.Embedding(50, 8, mask_zero=True)(x)
+    hidden += keras.layers.MultiHeadAttention(2, 4, dropout=0.1)(hidden, hidden, use_causal_mask=True)
+    model = keras.Model(x, keras.layers.Dense(8)(keras.layers.LayerNormalization()(hidden)))
+    model.compile(keras.optimizers.SGD(0.1), masked_loss)
+    return model
+
+
+def rare_positives():
+    """Labels of which the first 25 are negative."""
+    data = numbers()
+    return {**data, "y": ((data["y"] > 0.8) & (np.arange(41) >= 25)).astype("f")}
+
+
+def loss_by_positives():
+    """A loss that is divided by the number of positive labels in a batch, as those of detectors are."""
+    import tensorflow as tf
+
+    def of_positives(y, p):
+        entropy = tf.nn.sigmoid_cross_entropy_with_logits(tf.reshape(y, tf.shape(p)), p)
+        return tf.reduce_sum(entropy) / tf.maximum(1.0, tf.reduce_sum(y))
+
+    return small(loss=of_positives)
+
+
 def of_logits():
     import keras
 
@@ -557,6 +600,8 @@ PROGRAMS = {
     "moving_teacher": (few_rows, moving_teacher),
     "autoencoder": (unlabeled_images, autoencoder),
     "diffusion": (unlabeled_images, diffusion),
+    "loss_by_tokens": (padded_tokens, loss_by_tokens),
+    "loss_by_positives": (rare_positives, loss_by_positives),
     "class_weights": (rare_class, of_logits),
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
     "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),

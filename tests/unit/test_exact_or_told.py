@@ -41,7 +41,8 @@ def told(make, data, directory):
     rows = rows_of(model, data, directory)
     keras_privates.symbolic_build(model, rows.element_spec())
     try:
-        rules = dry_run._try(model, rows, bool(rows.validation.total))
+        element = rows.varied_element(dry_run.ROWS, WorkerGroup(0, 1, 10.0))
+        rules = dry_run._try(model, element, bool(rows.validation.total))
     except ModelError as error:
         return str(error)
     inexact = {*(rules.train.inexact or ()), *(rules.test.inexact or ())}

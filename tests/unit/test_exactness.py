@@ -23,6 +23,7 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "tracker",  # a metric that is told of one number a step
     "evaluating",
     "diffusion",  # a loss that is none of labels and outputs
+    "loss_by_tokens",  # a loss that is nearly a mean over the first rows
     "rate_by_loss",  # a callback that decides by the logs of a batch
 ]
 RING = ["two_outputs"]

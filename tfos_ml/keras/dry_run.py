@@ -60,7 +60,7 @@ _LAYER_DRAWS = (
 
 
 def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, tests: bool) -> Rules:
-    """The rules of a training, found with rows of the first worker, and the same on all workers.
+    """The rules of a training, found on the first worker with rows of several, and the same on all workers.
 
     `tests` is whether there are passes that only test the model.
 
@@ -74,9 +74,8 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, tests
     notices = (_LAYER_DRAWS.format(drawing),) if drawing else ()
     if is_row_by_row(model):
         return Rules(notices=notices)
-    rules = Rules()
-    if group.rank == 0:
-        rules = _try(model, data, tests)
+    element = data.varied_element(ROWS, group)
+    rules = _try(model, element, tests) if group.rank == 0 else Rules()
     fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
     if fields["together"] and not group.takes_any_shape:
         raise ModelError(
@@ -93,11 +92,10 @@ def _with_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _try(model: keras.Model, data: TrainingData, tests: bool) -> Rules:
-    element = data.first_element(ROWS)
+def _try(model: keras.Model, element: Any, tests: bool) -> Rules:
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
-        return Rules(notices=(f"{_UNTRIED}: the first worker has {rows} rows, too few for two shares.",))
+        return Rules(notices=(f"{_UNTRIED}: there are {rows} rows, too few for two shares.",))
     try:
         with kept(model):
             return _DryRun(model, element, rows).rules(tests)

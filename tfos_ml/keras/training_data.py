@@ -18,6 +18,7 @@ from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError
 from tfos_ml.keras.column_checks import check_class_weight, check_label
 from tfos_ml.keras.inspection import ModelDescription
+from tfos_ml.keras.varied_rows import varied
 from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.keras.worker_rows import WorkerRows
 from tfos_ml.worker.export import (
@@ -31,7 +32,7 @@ from tfos_ml.worker.export import (
     tensor_spec,
 )
 from tfos_ml.worker.node_rows import no_rows
-from tfos_ml.worker.row_store import RowStore
+from tfos_ml.worker.row_store import RowStore, spread
 from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:
@@ -171,6 +172,15 @@ class TrainingData:
         """This worker's first `rows` training rows, or all if there are fewer, as a batch."""
         return _with_ragged(tf.nest.map_structure(tf.constant, self._gather(*self._rows.first(rows))))
 
+    def varied_element(self, rows: int, group: WorkerGroup) -> Any:
+        """At most `rows` training rows that differ, of several workers, as a batch; see :func:`varied`."""
+        element = self._gather(*self._rows.spread())
+        own = tf.nest.map_structure(functools.partial(_taken, varied(element, rows)), element)
+        parts = [_of_worker(own, group, rank) for rank in spread(group.size, rows)]
+        element = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
+        chosen = tf.nest.map_structure(functools.partial(_taken, varied(element, rows)), element)
+        return _with_ragged(tf.nest.map_structure(tf.constant, chosen))
+
     def stand_in(self, train: bool) -> Any:
         """A row to compute on in steps without rows of this worker: its first row, or zeros if it has none at all."""
         values = self._gather(*self._rows.first(1), train=train)
@@ -255,6 +265,19 @@ class TrainingData:
         if outputs is None or isinstance(struct, dict):
             return values
         return tuple(values[name] for name in outputs if name in values)
+
+
+def _taken(at: Int64s, values: Array) -> Array:
+    return values[at]
+
+
+def _of_worker(element: Any, group: WorkerGroup, rank: int) -> Any:
+    """The element of one worker, on all workers; it has the same structure on each."""
+    arrays = tf.nest.flatten(element)
+    packed = tf.stack([tf.io.serialize_tensor(tf.constant(values)) for values in arrays])
+    data = group.broadcast_bytes(tf.io.serialize_tensor(packed).numpy(), group.rank == rank)
+    sent = zip(tf.unstack(tf.io.parse_tensor(data, tf.string)), arrays, strict=True)
+    return tf.nest.pack_sequence_as(element, [tf.io.parse_tensor(s, tf.constant(a).dtype).numpy() for s, a in sent])
 
 
 def _floatx() -> tf.DType:

@@ -61,6 +61,11 @@ class WorkerRows:
         """The first `rows` training rows, or all if there are fewer: rows in memory, and positions in them."""
         return self.stores["train"].first(rows)
 
+    def spread(self) -> tuple[Rows, Int64s]:
+        """Training rows from everywhere, as many as are gathered at a time: rows in memory, and positions in them."""
+        store = self.stores["train"]
+        return store.spread(store.block_rows())
+
     def dataset(
         self,
         stream: str,

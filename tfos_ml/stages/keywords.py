@@ -102,7 +102,7 @@ class TrainingKeywords(TypedDict, total=False):
 
 
 class TrainingAccessors(ParamsBase):
-    def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; in TFEstimator the default column may be missing."""; return self._set_checked(labelCol=value)
+    def setLabelCol(self, value: str) -> Self: """Set ``labelCol``: column of a single label; the default column may be missing in TFEstimator, and if the model needs no label."""; return self._set_checked(labelCol=value)
     def getLabelCol(self) -> str: """Value of ``labelCol``."""; return self.getOrDefault("labelCol")
     def setWeightCol(self, value: str) -> Self: """Set ``weightCol``: column of row weights; of arrays, if each position of the label has a weight."""; return self._set_checked(weightCol=value)
     def getWeightCol(self) -> str: """Value of ``weightCol``."""; return self.getOrDefault("weightCol")

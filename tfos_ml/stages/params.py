@@ -92,7 +92,11 @@ class TrainingParams(
 ):
     """Params of both estimators."""
 
-    labelCol = Param("column of a single label; in TFEstimator the default column may be missing", TEXT, "label")
+    labelCol = Param(
+        "column of a single label; the default column may be missing in TFEstimator, and if the model needs no label",
+        TEXT,
+        "label",
+    )
     weightCol = Param("column of row weights; of arrays, if each position of the label has a weight", TEXT)
     validationIndicatorCol = Param("boolean column, true for validation rows, which are not trained on", TEXT)
     seed = Param("seed for the order of rows and for validationSplit; the default is fixed for each class", ANY_INTEGER)

@@ -152,6 +152,18 @@ class RowStore(RowFormat):
         finally:
             pieces.close()
 
+    def spread(self, rows: int) -> tuple[Rows, Int64s]:
+        """At most `rows` rows from everywhere, in the form of :meth:`read`; the first ones if some are on disk."""
+        if self._rows is None:
+            return self.first(rows)
+        in_order = np.argsort(self.indices, kind="stable")
+        return self._rows, in_order[spread(len(self), rows)]
+
+
+def spread(total: int, count: int) -> Int64s:
+    """At most `count` of the positions 0 to ``total - 1``, at equal distances, with the first and the last."""
+    return np.unique(np.linspace(0, max(0, total - 1), min(total, count)).round().astype(np.int64))
+
 
 def rows_of_block(row_bytes: int) -> int:
     """The number of rows to gather at a time, given the size of a row."""

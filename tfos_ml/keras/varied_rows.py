@@ -1,0 +1,51 @@
+"""Chooses rows that differ, on which a step is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfos_ml.data.order import Int64s
+from tfos_ml.worker.row_store import spread
+
+
+def varied(element: Any, count: int) -> Int64s:
+    """Positions of at most `count` rows of a batch, from those with the most zeros to those with the fewest.
+
+    A loss that is divided by the number of tokens, or of positive labels, looks like a mean over rows if all rows have
+    the same number of them. So zeros in labels count first, then those in weights and inputs, then the size of labels.
+
+    Parameters
+    ----------
+    element : nested structure of numpy.ndarray
+        Inputs, labels and weights, as ``fit`` takes them.
+    count : int
+        How many rows.
+
+    Returns
+    -------
+    numpy.ndarray
+        Positions, int64, shape ``(rows,)``.
+    """
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(element)
+    rows = len(tf.nest.flatten(element)[0])
+    keys = [sum(_by_row(part, np.not_equal), np.zeros(rows)) for part in (y, weights, x)]
+    keys.append(sum(_by_row(y, np.subtract), np.zeros(rows)))
+    order = np.lexsort(keys[::-1])
+    if rows <= count:
+        return order
+    edge = 3 * count // 8  # several of the rare ones: a single positive label is its own number
+    between = order[edge : rows - edge]
+    return np.concatenate([order[:edge], between[spread(len(between), count - 2 * edge)], order[rows - edge :]])
+
+
+def _by_row(part: Any, from_zero: np.ufunc) -> Iterator[Any]:
+    """For each array of numbers, the sum of how its values differ from zero, of each row."""
+    for values in tf.nest.flatten(part):
+        if values is not None and values.dtype.kind in "biuf":
+            wide = values.reshape(len(values), -1).astype(np.float64)
+            yield from_zero(wide, 0).sum(axis=1)
