@@ -62,9 +62,9 @@ class WorkerRows:
         return self.stores["train"].first(rows)
 
     def spread(self) -> tuple[Rows, Int64s]:
-        """Training rows from everywhere, as many as are gathered at a time: rows in memory, and positions in them."""
+        """Training rows from everywhere, at most a thousand: rows in memory, and positions in them."""
         store = self.stores["train"]
-        return store.spread(store.block_rows())
+        return store.spread(min(store.block_rows(), 1000))
 
     def dataset(
         self,
