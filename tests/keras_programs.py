@@ -413,6 +413,12 @@ def rare_positives():
     return {**data, "y": ((data["y"] > 0.8) & (np.arange(41) >= 25)).astype("f")}
 
 
+def two_rows():
+    """Fewer than there are workers."""
+    data = rare_positives()
+    return {**data, "x": data["x"][30:32], "y": data["y"][30:32], "val": None, "batch": 2}
+
+
 def loss_by_positives():
     """A loss that is divided by the number of positive labels in a batch, as those of detectors are."""
     import tensorflow as tf
@@ -602,6 +608,7 @@ PROGRAMS = {
     "diffusion": (unlabeled_images, diffusion),
     "loss_by_tokens": (padded_tokens, loss_by_tokens),
     "loss_by_positives": (rare_positives, loss_by_positives),
+    "two_rows": (two_rows, loss_by_positives),
     "class_weights": (rare_class, of_logits),
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
     "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),

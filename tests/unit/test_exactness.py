@@ -13,7 +13,7 @@ from keras_programs import PROGRAMS, TRIED
 from keras_worker import CASES
 
 pytestmark = pytest.mark.slow
-IN_THREE = ["convolutional", "idle_layers"]
+IN_THREE = ["convolutional", "idle_layers", "two_rows"]
 OFTEN = [  # each has something that no program of test_programs.py and no class in make test's part of test_zoo.py has
     "sgd_momentum_clipped",  # clipping by norm, weights of rows and validation rows, regularizers
     "lstm_masked_steps",

@@ -21,3 +21,7 @@ def test_padding_counts_where_labels_are_alike():
 
 def test_few_rows_are_all_chosen_and_text_is_passed_over():
     assert sorted(varied(np.array([b"a", b"b", b"c"], object), 8)) == [0, 1, 2]
+
+
+def test_a_worker_without_rows_gives_none():
+    assert len(varied((np.zeros((0, 4), "f"), np.zeros(0)), 8)) == 0

@@ -47,5 +47,5 @@ def _by_row(part: Any, from_zero: np.ufunc) -> Iterator[Any]:
     """For each array of numbers, the sum of how its values differ from zero, of each row."""
     for values in tf.nest.flatten(part):
         if values is not None and values.dtype.kind in "biuf":
-            wide = values.reshape(len(values), -1).astype(np.float64)
-            yield from_zero(wide, 0).sum(axis=1)
+            axes = tuple(range(1, values.ndim))
+            yield from_zero(values.astype(np.float64), 0).sum(axis=axes)
