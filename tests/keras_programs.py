@@ -334,7 +334,7 @@ def autoencoder():
     return model
 
 
-def diffusion():
+def loss_of_own_step():
     """After keras.io's guide to denoising diffusion: ``compile`` has a loss that only ``train_step`` calls."""
     import keras
     import tensorflow as tf
@@ -605,7 +605,7 @@ PROGRAMS = {
     "spectral_normalization": (few_rows, spectral_normalization),
     "moving_teacher": (few_rows, moving_teacher),
     "autoencoder": (unlabeled_images, autoencoder),
-    "diffusion": (unlabeled_images, diffusion),
+    "loss_of_own_step": (unlabeled_images, loss_of_own_step),
     "loss_by_tokens": (padded_tokens, loss_by_tokens),
     "loss_by_positives": (rare_positives, loss_by_positives),
     "two_rows": (two_rows, loss_by_positives),

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 from keras_layers import own_sampling
-from keras_programs import added_sum, batch_normalized, diffusion, numbers, own_call_loss, unlabeled_images
+from keras_programs import added_sum, batch_normalized, loss_of_own_step, numbers, own_call_loss, unlabeled_images
 from keras_worker import worker_context
 from wrong_programs import ERROR, ROWS, WRONG, counting
 
@@ -80,7 +80,7 @@ def test_what_is_not_exact_is_told(program, tmp_path: Path):
 
 
 def test_a_validation_that_cannot_run_fails_before_the_first_step(tmp_path):
-    data, model = {**unlabeled_images(), "val": np.arange(41) % 5 == 2}, diffusion()  # which has no test_step
+    data, model = {**unlabeled_images(), "val": np.arange(41) % 5 == 2}, loss_of_own_step()  # which has no test_step
     with pytest.raises(ModelError, match=r"Define test_step, .* None values not supported"):
         build(model, rows_of(model, data, tmp_path), has_call=True)
 

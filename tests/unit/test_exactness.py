@@ -22,7 +22,7 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "added_sum",  # a loss that is a sum, beside a mean
     "tracker",  # a metric that is told of one number a step
     "evaluating",
-    "diffusion",  # a loss that is none of labels and outputs
+    "loss_of_own_step",  # a loss that is none of labels and outputs
     "loss_by_tokens",  # a loss that is nearly a mean over the first rows
     "rate_by_loss",  # a callback that decides by the logs of a batch
 ]
