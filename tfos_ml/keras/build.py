@@ -57,8 +57,8 @@ def build(
 def _create_variables(model: keras.Model, data: TrainingData, has_call: bool) -> None:
     """Create them as ``Model.fit`` does first, or by steps of the model's own.
 
-    The compiled loss may be for such a step alone, and not for labels and outputs. What is wrong with a ``test_step``
-    is known here too, and not after an epoch.
+    A loss that only ``train_step`` calls need not fit labels and outputs. A ``test_step`` is traced too, so that its
+    errors come before the training.
     """
     own = {name for name in ("train_step", "test_step") if _defines(model, name)}
     is_built = has_call and _build_from_call(model, data, can_fail=bool(own))

@@ -23,7 +23,7 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     """Raise if a column can never become its input, label or weight of the model.
 
     ``SignatureError`` if names do not match, or a column of text is bound to numbers; ``ColumnNotFoundError`` if there
-    is a loss of labels but no label; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
+    is no label and the loss needs one; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
     """
     _check_features([columns.columns[i] for i in columns.of("feature")], description, columns.named_features)
     labels = [columns.columns[i] for i in columns.of("label")]

@@ -50,8 +50,8 @@ _DRAWS = (
 )
 
 _UNTRIED = (
-    "It was not checked that several workers train this model as one does; a fit with clusterSize=1 does not need it. "
-    "No training step could be tried on a few rows first"
+    "It could not be checked before the training whether several workers train this model as one does: {}. "
+    "To be sure, compare the result with that of a fit with clusterSize=1."
 )
 _LAYER_DRAWS = (
     "The layers {} draw random numbers for a batch as a whole, or take its first row for others: several workers train "
@@ -95,14 +95,14 @@ def _with_tuples(value: Any) -> Any:
 def _try(model: keras.Model, element: Any, tests: bool) -> Rules:
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
-        return Rules(notices=(f"{_UNTRIED}: there are {rows} rows, too few for two shares.",))
+        return Rules(notices=(_UNTRIED.format("the check needs two rows"),))
     try:
         with kept(model):
             return _DryRun(model, element, rows).rules(tests)
     except ModelError:
         raise
     except Exception as error:
-        return Rules(notices=(f"{_UNTRIED}: the step of {rows} rows raised {type(error).__name__}: {error}",))
+        return Rules(notices=(_UNTRIED.format(f"a step on {rows} rows raised {type(error).__name__}: {error}"),))
 
 
 class _DryRun:

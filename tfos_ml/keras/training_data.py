@@ -168,10 +168,6 @@ class TrainingData:
         self._names_inputs = declared_inputs(self._model) is None and self._schema.named_features
         return self._names_inputs
 
-    def first_element(self, rows: int) -> Any:
-        """This worker's first `rows` training rows, or all if there are fewer, as a batch."""
-        return _with_ragged(tf.nest.map_structure(tf.constant, self._gather(*self._rows.first(rows))))
-
     def varied_element(self, rows: int, group: WorkerGroup) -> Any:
         """At most `rows` training rows that differ, of several workers, as a batch; see :func:`varied`."""
         element = self._gather(*self._rows.spread())
@@ -195,7 +191,8 @@ class TrainingData:
 
     def first_inputs(self) -> Any:
         """The inputs of the model for this worker's first rows, at most one batch."""
-        element = self.first_element(self._ctx.batch_size)
+        rows = self._gather(*self._rows.first(self._ctx.batch_size))
+        element = _with_ragged(tf.nest.map_structure(tf.constant, rows))
         return element[0] if isinstance(element, tuple) else element
 
     @property

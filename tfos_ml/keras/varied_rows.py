@@ -38,13 +38,13 @@ def varied(element: Any, count: int) -> Int64s:
     order = np.lexsort(keys[::-1])
     if rows <= count:
         return order
-    edge = 3 * count // 8  # several of the rare ones: a single positive label is its own number
+    edge = 3 * count // 8  # three rare rows: dividing by one positive label would change nothing
     between = order[edge : rows - edge]
     return np.concatenate([order[:edge], between[spread(len(between), count - 2 * edge)], order[rows - edge :]])
 
 
 def _by_row(part: Any, from_zero: np.ufunc) -> Iterator[Any]:
-    """For each array of numbers, the sum of how its values differ from zero, of each row."""
+    """For each array of numbers: how many of its values are not zero, or their sum, by row."""
     for values in tf.nest.flatten(part):
         if values is not None and values.dtype.kind in "biuf":
             axes = tuple(range(1, values.ndim))
