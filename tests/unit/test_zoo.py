@@ -24,7 +24,7 @@ from tfos_ml.keras.inspection import describe
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore:Gradients do not exist for variables"),  # of plain Keras, behind integers
 ]
 GROUPS, OTHERS = zoo.groups(), zoo.others()
