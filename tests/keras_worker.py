@@ -299,7 +299,7 @@ def main(arguments):
         os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
     addresses = [f"127.0.0.1:{p}" for p in ports]
     communication = os.environ.get("TFOS_ML_TEST_COMMUNICATION", "auto")
-    group = WorkerGroup.start(rank, addresses, 300.0, communication, secret=b"of these tests")
+    group = WorkerGroup.start(rank, addresses, 600.0, communication, secret=b"of these tests")
     tempfile.tempdir = out  # for directories that cases make
     for case in cases:
         data, model = make(case)
