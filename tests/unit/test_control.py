@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import socket
@@ -195,27 +196,58 @@ import sys
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
 
-client = ControlClient(*sys.argv[1:])
-print(client.call(ReportProgress(1, "node", 1, NodeProgress(), 0, [])).stop, flush=True)
+client, returned = ControlClient(*sys.argv[1:3]), sys.argv[3] == "returned"
+print(client.call(ReportProgress(1, "node", 1, NodeProgress(returned=returned), 0, [])).stop, flush=True)
 sys.stdin.read()
 """
 
 
+@pytest.fixture
+def cluster_server():
+    """Of a cluster, whose nodes outlive their tasks and send their results themselves."""
+    server = ControlServer("127.0.0.1", make_template(8), lambda: True)
+    yield server
+    server.close()
+
+
+@contextlib.contextmanager
+def node(server, state="runs"):
+    """A process that has reported once as worker 1."""
+    command = [sys.executable, "-c", NODE, server.address["location"], server.address["token"], state]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "False\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def is_lost(server):
+    """Whether worker 1 counts as lost although its lease has not ended."""
+    server.nodes.note_silent(60.0, server.connected_ports)
+    failure = server.nodes.failure()
+    assert failure is None or "all processes of the node have ended at once" in find_failure(failure).message
+    return failure is not None
+
+
 def test_a_node_whose_process_stands_still_has_its_lease_and_one_that_was_killed_has_not(server, monkeypatch):
     monkeypatch.setattr(nodes, "BROKEN_SECONDS", 0.2)
-
-    def fails() -> str:
-        server.nodes.note_silent(60.0, server.connected_ports)
-        return server.nodes.failure() or ""
-
-    command = [sys.executable, "-c", NODE, server.address["location"], server.address["token"]]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "False\n"
+    with node(server) as process:
         process.send_signal(signal.SIGSTOP)
-        assert not wait_until(fails, 1.0)
+        assert not wait_until(lambda: is_lost(server), 1.0)
         process.kill()
-    assert wait_until(fails, DEADLINE)
-    failure = find_failure(fails())
+    assert wait_until(lambda: is_lost(server), DEADLINE)
+    failure = find_failure(server.nodes.failure())
     assert (failure.role, failure.index) == ("worker", 1)
-    assert "all processes of the node have ended at once" in failure.message
     assert server.nodes.wait_gone(0)
+
+
+def test_a_node_that_has_returned_is_lost_at_once_only_if_it_still_had_to_send_its_results(
+    server, cluster_server, monkeypatch
+):
+    monkeypatch.setattr(nodes, "BROKEN_SECONDS", 0.2)
+    for one in (server, cluster_server):
+        with node(one, "returned") as process:
+            process.kill()
+    assert wait_until(lambda: is_lost(cluster_server), DEADLINE)
+    assert not wait_until(lambda: is_lost(server), 1.0)

@@ -161,7 +161,8 @@ class Nodes:
             silent = self._liveness.silent(self._present - self._results.keys(), min(BROKEN_SECONDS, limit))
             ports = connected() if silent else None
             for rank, seconds in silent.items():
-                if ports is not None and self._ports[rank] not in {0, *ports} and not self._progress[rank].returned:
+                leaves = self._progress[rank].returned and not self._outlive_tasks  # Spark will have its results
+                if ports is not None and self._ports[rank] not in {0, *ports} and not leaves:
                     self._lose(rank, _ALL_KILLED.format(seconds=seconds))
                 elif seconds > limit:
                     why = "" if self._outlive_tasks else _WHY_TASKS_ARE_SILENT
