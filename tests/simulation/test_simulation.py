@@ -92,3 +92,6 @@ class TestFound:
         assert (cluster.error.role, cluster.error.index) == ("worker", 1)
         (ended,) = [when for when, *what in cluster.world.trace if what[:2] == ["run", "ends"]]
         assert ended - at < LEASE
+
+    def test_a_node_that_is_lost_before_its_first_report_arrives_is_noticed(self):
+        Cluster(drawn(2_049_720)).play()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +49,7 @@ class Nodes:
         self._deduplicator = ReportDeduplicator()
         self._liveness = Liveness()
         self._present: set[int] = set()
-        self._ports: dict[int, int] = {}  # of the nodes' connections, 0 if unknown
+        self._ports: dict[int, int] = {}  # of the nodes' connections, 0 or none if unknown
         self._progress: dict[int, messages.NodeProgress] = {}
         self._reports: deque[dict[str, Any]] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
         self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
@@ -122,6 +122,14 @@ class Nodes:
 
     # Their state
 
+    def begin_leases(self, hosts: Mapping[int, str]) -> None:
+        """Begin the leases of nodes that have met, by rank, even of those whose first report has not arrived."""
+        with self.changed:
+            for rank in hosts.keys() - self._progress.keys() - self._results.keys() if self._failure is None else ():
+                self._progress[rank] = messages.NodeProgress(host=hosts[rank])
+                self._present.add(rank)
+                self._liveness.heard(rank, None)
+
     def preempt(self) -> None:
         """Ask the nodes to write a checkpoint and end."""
         self._preempted = True
@@ -162,7 +170,7 @@ class Nodes:
             ports = connected() if silent else None
             for rank, seconds in silent.items():
                 leaves = self._progress[rank].returned and not self._outlive_tasks  # Spark will have its results
-                if ports is not None and self._ports[rank] not in {0, *ports} and not leaves:
+                if ports is not None and self._ports.get(rank, 0) not in {0, *ports} and not leaves:
                     self._lose(rank, _ALL_KILLED.format(seconds=seconds))
                 elif seconds > limit:
                     why = "" if self._outlive_tasks else _WHY_TASKS_ARE_SILENT
