@@ -69,7 +69,9 @@ def _judge_error(run: Run, outcome: dict[str, Any], happened: list[Injection]) -
     expected = {CANCELED[one.fault.what] for one in happened if one.fault.what in CANCELED}
     if not happened:
         return [f"failed without a fault: {outcome['error']}: {outcome['message'][:2000]}"]
-    own = run.program in SPARKS_OWN and any(one.fault.phase == "input" or one.fault.what in DAEMON for one in happened)
+    own = run.program in SPARKS_OWN and any(
+        one.fault.phase == "input" or one.fault.what in (*DAEMON, "cancel") for one in happened
+    )
     own |= any(one.fault.what == "raise" for one in happened) and "the user's own mistake" in outcome["message"]
     if not outcome["typed"] and outcome["error"] not in expected and not own:
         found.append(f"untyped: {outcome['error']}: {outcome['message'][:2000]}")
