@@ -49,7 +49,7 @@ class Nodes:
         self._deduplicator = ReportDeduplicator()
         self._liveness = Liveness()
         self._present: set[int] = set()
-        self._ports: dict[int, int] = {}  # of the nodes' connections, 0 or none if unknown
+        self._ports: dict[int, int] = {}  # of the nodes' connections; 0, or no entry, if unknown
         self._progress: dict[int, messages.NodeProgress] = {}
         self._reports: deque[dict[str, Any]] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
         self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
@@ -123,9 +123,14 @@ class Nodes:
     # Their state
 
     def begin_leases(self, hosts: Mapping[int, str]) -> None:
-        """Begin the leases of nodes that have met, by rank, even of those whose first report has not arrived."""
+        """Begin the lease of each node, now that all have met; a node may be lost before its first report arrives.
+
+        `hosts` has the host of each rank.
+        """
         with self.changed:
-            for rank in hosts.keys() - self._progress.keys() - self._results.keys() if self._failure is None else ():
+            if self._failure is not None:
+                return
+            for rank in hosts.keys() - self._progress.keys() - self._results.keys():
                 self._progress[rank] = messages.NodeProgress(host=hosts[rank])
                 self._present.add(rank)
                 self._liveness.heard(rank, None)
