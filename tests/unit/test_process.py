@@ -59,6 +59,15 @@ class TestKillTree:
         kill_tree(None, "m-2")
         assert ends(orphan)
 
+    def test_finds_a_process_that_executes_another_program_at_that_moment(self, start, tmp_path):
+        script = tmp_path / "again.sh"
+        script.write_text('#!/bin/sh\nexec "$0"\n')
+        script.chmod(0o755)
+        for number in range(30):  # each look at it meets execve(2) about one time in two
+            again = start([script], marker=f"m-5-{number}")
+            kill_tree(None, f"m-5-{number}")
+            assert ends(again.pid)
+
     def test_spares_processes_of_other_nodes(self, start):
         other = start(["sleep", "600"], marker="m-40", start_new_session=True)
         kill_tree(None, "m-4")

@@ -24,7 +24,7 @@ import psutil
 
 from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.common.interpreter import search_path
-from tfos_ml.common.pids import ProcessHandle
+from tfos_ml.common.pids import ProcessHandle, has_no_environment
 from tfos_ml.worker.fork_server import MARKER
 
 TAIL_LINES = 40
@@ -263,9 +263,17 @@ def _kill_marked(pid: int, marker: str, handles: contextlib.ExitStack) -> Proces
 
 
 def _has_marker(pid: int, marker: str) -> bool:
-    """Whether a process has the marker; a zombie has no environment."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return f"{MARKER}={marker}".encode() in environment.split(b"\0")
+    return f"{MARKER}={marker}".encode() in _environment(pid).split(b"\0")
+
+
+def _environment(pid: int) -> bytes:
+    """The environment of a process; empty if it has ended, or belongs to another user or the kernel."""
+    deadline = time.monotonic() + 1
+    while True:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return b""
+        if environment or has_no_environment(pid) or time.monotonic() > deadline:
+            return environment
+        time.sleep(0.001)

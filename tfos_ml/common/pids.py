@@ -38,6 +38,16 @@ def _stat(pid: int) -> list[bytes]:
     return text.rpartition(b")")[2].split()  # the name before it may hold anything
 
 
+def has_no_environment(pid: int) -> bool:
+    """Whether a process has none for good: during ``execve(2)`` as well, ``/proc`` shows none."""
+    fields = _stat(pid)
+    if len(fields) < 49:
+        return True
+    memory, code, start, end = (int(fields[number - 3]) for number in (23, 26, 50, 51))  # of proc(5)
+    # A zombie and a thread of the kernel have no memory. Linux sets the address of the code last in execve.
+    return memory == 0 or (code != 0 and start == end)
+
+
 def start_mark(pid: int) -> str | None:
     """Eight digits for the start of a process, different after each boot; None if no process has this pid."""
     ticks = start_ticks(pid)
