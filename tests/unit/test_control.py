@@ -242,6 +242,12 @@ def test_a_node_whose_process_stands_still_has_its_lease_and_one_that_was_killed
     assert server.nodes.wait_gone(0)
 
 
+def test_the_end_of_a_cluster_hardly_waits_for_a_node_that_has_never_reported(cluster_server, monkeypatch):
+    monkeypatch.setattr(nodes, "UNHEARD_SECONDS", 0.1)
+    cluster_server.nodes.begin_leases({0: "here"})
+    assert cluster_server.nodes.wait_gone(DEADLINE)
+
+
 def test_a_node_that_has_returned_is_lost_at_once_only_if_it_still_had_to_send_its_results(
     server, cluster_server, monkeypatch
 ):

@@ -27,6 +27,7 @@ from tfos_ml.protocol.transport import Service, caller_port
 
 BROKEN_SECONDS = 5.0  # that a node is silent after its connection has ended: time for it to connect again
 OUTCOME_SECONDS = 4.0  # below the callers' deadline
+UNHEARD_SECONDS = 2.0  # for a node to report for the first time, once all have met
 UNKNOWN_HOST = "unknown host"
 GRACE_SECONDS = 2 * CALL_TIMEOUT  # added to the lease of a silent node, which ends itself first if it can
 
@@ -258,9 +259,12 @@ class Nodes:
             return [node for node in self._template.nodes if node.rank not in self._results]
 
     def wait_gone(self, timeout: float) -> bool:
-        """Whether all known nodes are gone, within `timeout` seconds."""
+        """Whether all nodes that have reported are gone, within `timeout` seconds; others have ``UNHEARD_SECONDS``."""
         with self.changed:
-            return self.changed.wait_for(lambda: not self._present, timeout)
+            if self.changed.wait_for(lambda: not self._present, min(timeout, UNHEARD_SECONDS)):
+                return True
+            self._present &= self._ports.keys()  # the others have ended before their first report
+            return self.changed.wait_for(lambda: not self._present, max(0.0, timeout - UNHEARD_SECONDS))
 
 
 _ALL_KILLED = (
