@@ -300,6 +300,7 @@ class RowReceiver(RowSource):
 
     def stop(self) -> None:
         """See :class:`RowSource`. The driver must not take the rows that a failed node still has for read."""
+        self._end_exchanges("its node has ended")  # the server waits for its calls, these for results
         if self._server is not None:
             self._server.close()
         self._refuse("its node has ended")
@@ -308,6 +309,11 @@ class RowReceiver(RowSource):
         """Take no more rows from feed tasks."""
         with self._changed:
             self._over = self._over or why
-            for exchange in self._exchanges.values():
-                exchange.answers.put(self._over)
+            self._end_exchanges(self._over)
             self._changed.notify_all()
+
+    def _end_exchanges(self, why: str) -> None:
+        """Tell tasks that wait for results why none follow."""
+        with self._changed:
+            for exchange in self._exchanges.values():
+                exchange.answers.put(why)
