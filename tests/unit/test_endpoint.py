@@ -15,6 +15,7 @@ from tfos_ml.agent.row_server import RowServer
 from tfos_ml.data import blocks, rdd_to_arrow, spool
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.protocol import transport
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
@@ -193,3 +194,23 @@ def test_only_rows_that_a_train_function_will_not_read_count_as_read_to_the_end(
         said = receiver.progress()
         assert (said["over"], said["pending"]) == ((True, []) if is_read else (False, [1, 2]))
         assert not receiver.wait_for_room(10.0)
+
+
+@pytest.mark.timeout(60)
+def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, monkeypatch):
+    monkeypatch.setattr(transport, "CLOSE_TIMEOUT", 3600.0)  # the server's patience with calls that do not end
+    has_rows = threading.Event()
+    directories = spool.SpoolDirectories(None, tmp_path)
+    receiver = RowReceiver(
+        directories, lambda message: has_rows.set(), lambda it: RowServer(it, "127.0.0.1", TOKEN, node.claims)
+    )
+    receiver.start()
+    with connect(receiver.location, TOKEN) as client:
+        writer, reader = client.do_exchange(command(ExchangeRows("input", 60.0)), flight.FlightCallOptions(timeout=50))
+        with pytest.raises(flight.FlightServerError, match="2 rows have no result: its node has ended"), writer:
+            writer.begin(blocks.MESSAGE_SCHEMA)
+            writer.write_batch(blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
+            writer.done_writing()
+            assert has_rows.wait(20)
+            receiver.stop()
+            reader.read_chunk()
