@@ -39,7 +39,7 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def has_no_environment(pid: int) -> bool:
-    """Whether a process has none for good: during ``execve(2)`` as well, ``/proc`` shows none."""
+    """Whether a process really has no environment; ``/proc`` shows none during ``execve(2)`` either."""
     fields = _stat(pid)
     if len(fields) < 49:
         return True

@@ -259,7 +259,7 @@ class Nodes:
             return [node for node in self._template.nodes if node.rank not in self._results]
 
     def wait_gone(self, timeout: float) -> bool:
-        """Whether all nodes that have reported are gone, within `timeout` seconds; others have ``UNHEARD_SECONDS``."""
+        """Whether all nodes are gone, within `timeout` seconds; one that never reported has ``UNHEARD_SECONDS``."""
         with self.changed:
             if self.changed.wait_for(lambda: not self._present, min(timeout, UNHEARD_SECONDS)):
                 return True
