@@ -277,7 +277,7 @@ class Claim:
             self.child.kill()
         if not self._is_released:
             self._is_released = True
-            reaper._tell(self._guarded, "ReportGone")
+            reaper._tell(self._guarded, "ReportGone", succeeded=False)
 
     def log_tail(self) -> str:
         return ""

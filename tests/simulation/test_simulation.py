@@ -95,3 +95,8 @@ class TestFound:
 
     def test_a_node_that_is_lost_before_its_first_report_arrives_is_noticed(self):
         Cluster(drawn(2_049_720)).play()
+
+    def test_a_fit_ends_whose_nodes_all_die_and_whose_tasks_spark_never_runs_again(self):
+        error = Fit(drawn(2_158_815)).play().error
+        assert isinstance(error, errors.NotEnoughSlotsError)
+        assert "the Spark Python worker of the node died" in str(error)

@@ -113,7 +113,7 @@ def test_what_listens_on_all_addresses_is_reached_at_the_host():
     client = ControlClient(**server.address)
     try:
         assert server.location == f"grpc+tls://127.0.0.1:{server.port}"
-        assert client.call(ReportGone(0)) == Done()
+        assert client.call(ReportGone(0, False)) == Done()
     finally:
         client.close()
         server.close()
@@ -153,7 +153,7 @@ def test_ipv6_from_the_server_to_the_call():
     try:
         assert server.location == f"grpc+tls://[::1]:{server.port}"
         assert addresses.address_towards(server.location) == "::1"
-        assert client.call(ReportGone(0)) == Done()
+        assert client.call(ReportGone(0, False)) == Done()
     finally:
         client.close()
         server.close()

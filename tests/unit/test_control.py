@@ -64,9 +64,9 @@ def test_wait_gone_waits_for_every_node_that_was_heard_of(server, connect):
     assert server.nodes.wait_gone(0)
     for rank in (0, 1):
         say(client, rank)
-    client.call(ReportGone(0))
+    client.call(ReportGone(0, False))
     assert not server.nodes.wait_gone(0)
-    waiter = threading.Timer(0.1, client.call, [ReportGone(1)])
+    waiter = threading.Timer(0.1, client.call, [ReportGone(1, False)])
     waiter.start()
     assert server.nodes.wait_gone(DEADLINE)
     waiter.join(DEADLINE)
@@ -121,7 +121,7 @@ class TestProgressLink:
         link.report({"loss": 0.5})
         link.close()
         assert not server.nodes.wait_gone(0)
-        link.say_gone()
+        link.say_gone(succeeded=True)
         assert server.nodes.progress() == {4: NodeProgress(rows=11)}
         assert server.take_reports() == [{"loss": 1.0}, {"loss": 0.5}]
         assert server.nodes.wait_gone(0)
@@ -188,7 +188,7 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
     process.kill()
     assert wait_until(lambda: link.is_driver_gone, DEADLINE)
     link.close()
-    link.say_gone()
+    link.say_gone(succeeded=True)
 
 
 NODE = """
@@ -239,6 +239,26 @@ def test_a_node_whose_process_stands_still_has_its_lease_and_one_that_was_killed
     assert wait_until(lambda: is_lost(server), DEADLINE)
     failure = find_failure(server.nodes.failure())
     assert (failure.role, failure.index) == ("worker", 1)
+    assert server.nodes.wait_gone(0)
+
+
+@pytest.mark.parametrize("succeeded", [False, True])
+def test_a_task_whose_node_died_is_lost_unless_spark_soon_tells_more(server, connect, monkeypatch, succeeded):
+    monkeypatch.setattr(nodes, "BROKEN_SECONDS", 0.2)
+    client = connect()
+    say(client, 1)
+    client.call(ReportGone(1, succeeded))
+
+    def failure():
+        server.nodes.note_silent(60.0, server.connected_ports)
+        return server.nodes.failure()
+
+    if succeeded:
+        assert not wait_until(failure, 1.0)
+    else:
+        assert failure() is None
+        assert wait_until(failure, DEADLINE)
+        assert "Spark has neither started its task again" in find_failure(failure()).message
     assert server.nodes.wait_gone(0)
 
 

@@ -238,7 +238,7 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     link.close()
     assert [report["step"] for report in [*taken, *server.take_reports()]] == list(range(100))
     assert server.nodes.progress() == {0: NodeProgress(rows=1)}
-    link.say_gone()
+    link.say_gone(succeeded=True)
 
 
 @each_fault
@@ -254,7 +254,7 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     ClusterAddress(**server.address).request_stop()
     assert server.feeds.stop_requested
     client.call(ReportProgress(0, "x", 1, NodeProgress(), 0, []))
-    client.call_reliably(ReportGone(0), DEADLINE)
+    client.call_reliably(ReportGone(0, False), DEADLINE)
     assert server.nodes.wait_gone(0)
 
 

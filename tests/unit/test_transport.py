@@ -275,7 +275,7 @@ def send_raw(connection: socket.socket, content: bytes) -> bytes:
 
 CALLS_OF_MEMBERS = [
     ReportProgress(1, "link", 1, NodeProgress(heard=0), 0, []),
-    ReportGone(1),
+    ReportGone(1, False),
     GatherRound(1, 0, 2, "{}"),
     Enter(1, 5),
     ReportFailure(1, "why"),

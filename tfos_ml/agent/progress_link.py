@@ -148,10 +148,10 @@ class ProgressLink:
         self._closed.set()
         self._thread.join(3 * control_client.CALL_TIMEOUT)
 
-    def say_gone(self) -> None:
+    def say_gone(self, *, succeeded: bool) -> None:
         """Tell the driver that the node has released everything."""
         try:
-            self._client.call_reliably(ReportGone(self._rank), control_client.CALL_TIMEOUT)
+            self._client.call_reliably(ReportGone(self._rank, succeeded), control_client.CALL_TIMEOUT)
         except Exception as error:
             logger.debug("Driver not reachable at the end: %s", error)
         self._client.close()

@@ -203,7 +203,7 @@ class _Watch:
         """Kill and delete what is left of the node, and report to the driver."""
         kill_tree(self.child, self.guarded["marker"])
         _delete(self.guarded["directories"])
-        _tell(self.guarded, "ReportGone")
+        _tell(self.guarded, "ReportGone", succeeded=False)
 
 
 def _tell(guarded: dict[str, Any], request: str, **content: Any) -> None:

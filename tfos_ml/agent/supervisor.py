@@ -195,7 +195,7 @@ class Supervisor:
             link.close()
         reported = self._claim.release(report=not succeeded)
         if link is not None and not reported:
-            link.say_gone()
+            link.say_gone(succeeded=succeeded)
 
 
 def log_failure(failure: Failure) -> None:

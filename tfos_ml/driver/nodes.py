@@ -50,6 +50,7 @@ class Nodes:
         self._deduplicator = ReportDeduplicator()
         self._liveness = Liveness()
         self._present: set[int] = set()
+        self._died: set[int] = set()  # tasks whose supervisor is gone; Spark repeats them, or tells why they have ended
         self._ports: dict[int, int] = {}  # of the nodes' connections; 0, or no entry, if unknown
         self._progress: dict[int, messages.NodeProgress] = {}
         self._reports: deque[dict[str, Any]] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
@@ -105,6 +106,9 @@ class Nodes:
         self._deduplicator.end(call.rank)
         if self._outlive_tasks and call.rank not in self._results:
             self._lose(call.rank, "the supervisor of the node died")
+        elif not call.succeeded:
+            self._died.add(call.rank)
+            self._liveness.heard(call.rank, None)
         return messages.Done()
 
     def _outcome(self, call: messages.GetOutcome) -> messages.ClusterOutcome:
@@ -166,15 +170,19 @@ class Nodes:
             return self._failure
 
     def note_silent(self, lease: float, connected: Callable[[], set[int] | None]) -> None:
-        """Count a node as lost if it has been silent for its lease, or its connection has ended; call this often.
+        """Count a node as lost if it has been silent for its lease, or is gone without a word; call this often.
 
         `connected` gives the ports that the driver has connections with, None if that is not known.
         """
         with self.changed:
             limit = lease + GRACE_SECONDS
-            silent = self._liveness.silent(self._present - self._results.keys(), min(BROKEN_SECONDS, limit))
+            watched = (self._present | self._died) - self._results.keys()
+            silent = self._liveness.silent(watched, min(BROKEN_SECONDS, limit))
             ports = connected() if silent else None
             for rank, seconds in silent.items():
+                if rank in self._died:
+                    self._lose(rank, _TASK_DIED.format(seconds=seconds))
+                    continue
                 leaves = self._progress[rank].returned and not self._outlive_tasks  # Spark will have its results
                 if ports is not None and self._ports.get(rank, 0) not in {0, *ports} and not leaves:
                     self._lose(rank, _ALL_KILLED.format(seconds=seconds))
@@ -270,5 +278,9 @@ class Nodes:
 _ALL_KILLED = (
     "all processes of the node have ended at once, perhaps with its container or host: its connection has ended, and "
     "nothing has been heard from it for {seconds:.0f} s. If memory ran out, raise spark.executor.memoryOverhead"
+)
+_TASK_DIED = (
+    "the Spark Python worker of the node died, perhaps with its executor, and in {seconds:.0f} s Spark has neither "
+    "started its task again nor ended the job: no executor may have a free slot"
 )
 _WHY_TASKS_ARE_SILENT = ": its Spark Python worker is stopped, or its host is cut off from the driver"

@@ -118,6 +118,7 @@ class ReportGone(Request[Done], frozen=True):
     """A node has no processes and no files any more."""
 
     rank: int
+    succeeded: bool
 
 
 class ClusterOutcome(Struct, frozen=True):
