@@ -2,9 +2,10 @@
 
 Each worker is a process of one thread, on ``local-cluster[2,1,4096]``. One worker is compared with plain ``Model.fit``
 in a process of one thread; two workers with two plain processes at once, each with half of the rows and of the batch,
-which exchange nothing. Where it says so, two workers are compared with two that train the same model less exactly: with
-``batchStatistics="local"``, or with random numbers that each worker draws for its own rows. All take turns. Rates are
-those of all epochs but the first, which traces the graph; start-up is left out.
+which exchange nothing. The same two in step begin no batch before the other has ended the last one, which shows what
+waiting for each other costs, whatever is exchanged. Where it says so, two workers are compared with two that train the
+same model less exactly: with ``batchStatistics="local"``, or with random numbers that each worker draws for its own
+rows. All take turns. Rates are those of all epochs but the first, which traces the graph; start-up is left out.
 
     python benchmarks/models.py [--rounds 2] [--models recommender large_tables residual transformer lstm]
 """
@@ -27,7 +28,7 @@ import numpy as np
 import pandas as pd
 from executors import session
 from pyspark.sql import DataFrame, SparkSession
-from training import EPOCHS, ONE_THREAD, compare, plain_keras, rate_of_plain_keras, steady_rate
+from training import EPOCHS, ONE_THREAD, compare, plain_keras, rate_in_step, rate_of_plain_keras, steady_rate
 
 from tfos_ml import KerasEstimator
 
@@ -217,8 +218,13 @@ def measure(spark: SparkSession, name: str, rounds: int) -> None:
         "plain keras": lambda: rate_of_plain_keras(name, workload.rows, workload.batch, script=__file__),
         "1 worker": lambda: rate_of_fit(df, workload, 1),
         "2 plain at once": lambda: rate_of_plain_keras(name, workload.rows, workload.batch, 2, script=__file__),
+        "2 plain in step": lambda: rate_in_step(name, workload.rows, workload.batch, script=__file__),
     }
-    beside = {"1 worker": [("plain keras", None)], "2 workers": [("2 plain at once", workload.aim)]}
+    beside: dict[str, list[tuple[str, float | None]]] = {
+        "1 worker": [("plain keras", None)],
+        "2 plain in step": [("2 plain at once", None)],
+        "2 workers": [("2 plain at once", workload.aim), ("2 plain in step", None)],
+    }
     if workload.other is not None:
         other, params, aim = workload.other
         contenders[other] = lambda: rate_of_fit(df, workload, 2, **params())
@@ -237,11 +243,12 @@ def main() -> None:
     parser.add_argument("--plain", choices=list(WORKLOADS), help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.plain:
         workload = WORKLOADS[arguments.plain]
         inputs, labels = workload.arrays(arguments.rows)
-        plain_keras(workload.compiled(), inputs, labels, arguments.batch)
+        plain_keras(workload.compiled(), inputs, labels, arguments.batch, arguments.peer)
         return
     spark = session()
     for name in arguments.models:

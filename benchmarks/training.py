@@ -85,11 +85,32 @@ def rate_of_fit(df: DataFrame, name: str, workers: int) -> float:
 def rate_of_plain_keras(name: str, rows: int, batch: int, processes: int = 1, script: str = __file__) -> float:
     """Rows a second of ``Model.fit`` in fresh processes of a script, which share rows and batch."""
     shared = rows // processes
-    command = [sys.executable, script, "--plain", name, "--rows", str(shared), "--batch", str(batch // processes)]
-    environment = {**os.environ, **ONE_THREAD}
-    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
-    outputs = [process.communicate()[0] for process in running]
+    outputs = outputs_of_plain_keras(name, shared, batch // processes, script, [None] * processes)
     return sum(steady_rate(shared, json.loads(output.splitlines()[-1])) for output in outputs)
+
+
+def rate_in_step(name: str, rows: int, batch: int, script: str = __file__) -> float:
+    """Rows a second of two such processes, neither of which begins a batch before the other has ended the last one."""
+    with contextlib.ExitStack() as stack:
+        ends = [stack.enter_context(end) for end in socket.socketpair()]
+        outputs = outputs_of_plain_keras(name, rows // 2, batch // 2, script, [end.fileno() for end in ends])
+    return sum(steady_rate(rows // 2, json.loads(output.splitlines()[-1])) for output in outputs)
+
+
+def outputs_of_plain_keras(name: str, rows: int, batch: int, script: str, peers: Sequence[int | None]) -> list[str]:
+    """What as many processes print as there are `peers`, the sockets by which they keep in step."""
+    command = [sys.executable, script, "--plain", name, "--rows", str(rows), "--batch", str(batch)]
+    running = [
+        subprocess.Popen(
+            [*command, *([] if peer is None else ["--peer", str(peer)])],
+            env={**os.environ, **ONE_THREAD},
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=[] if peer is None else [peer],
+        )
+        for peer in peers
+    ]
+    return [process.communicate()[0] for process in running]
 
 
 def rate_of_mirrored(name: str, rows: int) -> float:
@@ -110,9 +131,18 @@ def rate_of_mirrored(name: str, rows: int) -> float:
     return min(steady_rate(rows, json.loads(output.splitlines()[-1])) for output in outputs)
 
 
-def plain_keras(model: Any, x: Any, y: Any, batch: int) -> None:
-    """Train in this process; prints the seconds of each epoch."""
+def plain_keras(model: Any, x: Any, y: Any, batch: int, peer: int | None = None) -> None:
+    """Train in this process; prints the seconds of each epoch. By the socket `peer` it keeps in step with another."""
     import keras
+
+    class InStep(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.peer = socket.socket(fileno=peer)
+            self.peer.settimeout(60)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.peer.send(b".")
+            self.peer.recv(1)
 
     class Clock(keras.callbacks.Callback):
         seconds: list[float] = []  # noqa: RUF012
@@ -123,7 +153,8 @@ def plain_keras(model: Any, x: Any, y: Any, batch: int) -> None:
         def on_epoch_end(self, epoch, logs=None):
             self.seconds.append(time.monotonic() - self.began)
 
-    model.fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0, callbacks=[Clock()])
+    callbacks = [Clock()] if peer is None else [Clock(), InStep()]
+    model.fit(x, y, batch_size=batch, epochs=EPOCHS, verbose=0, callbacks=callbacks)
     print(json.dumps(Clock.seconds))
 
 
