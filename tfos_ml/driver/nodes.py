@@ -281,6 +281,6 @@ _ALL_KILLED = (
 )
 _TASK_DIED = (
     "the Spark Python worker of the node died, perhaps with its executor, and in {seconds:.0f} s Spark has neither "
-    "started its task again nor ended the job: no executor may have a free slot"
+    "started its task again nor ended the job: perhaps no executor has a free slot"
 )
 _WHY_TASKS_ARE_SILENT = ": its Spark Python worker is stopped, or its host is cut off from the driver"
