@@ -100,3 +100,8 @@ class TestFound:
         error = Fit(drawn(2_158_815)).play().error
         assert isinstance(error, errors.NotEnoughSlotsError)
         assert "the Spark Python worker of the node died" in str(error)
+
+    def test_a_fit_ends_whose_results_spark_has_lost_with_all_executors(self):
+        error = Fit(drawn(2_276_838)).play().error
+        assert isinstance(error, errors.NotEnoughSlotsError)
+        assert "Spark has lost what they returned" in str(error)

@@ -149,6 +149,11 @@ class Nodes:
         with self.changed:
             return dict(self._progress)
 
+    def present(self) -> set[int]:
+        """Ranks of the nodes that have reported and are not gone."""
+        with self.changed:
+            return set(self._present)
+
     def take_reports(self) -> list[dict[str, Any]]:
         """Metrics that have arrived since the last call; if nobody takes them, the oldest are dropped."""
         with self.changed:

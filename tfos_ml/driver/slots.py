@@ -36,12 +36,20 @@ class Slots:
         """Whether another fit of this program holds slots."""
         return any(fit._held for fit in list(_fits) if fit is not self)
 
-    def update(self, held: bool) -> None:
-        """Record whether tasks of the fit run now; raises ``ReservationTimeoutError`` if none has run for too long."""
+    def update(self, held: bool, have_met: bool = False) -> None:
+        """Record whether tasks of the fit run now.
+
+        If none has run for too long, raises ``NodeLostError`` if nodes `have_met`, else ``ReservationTimeoutError``.
+        """
         self._held = held
         if held or self.others_hold():
             self._idle_since = time.monotonic()
         elif time.monotonic() - self._idle_since > self._timeout:
+            if have_met:
+                raise errors.NodeLostError(
+                    "All nodes have ended, but Spark has lost what they returned, probably with their executors, and "
+                    f"no task of the fit has run for reservationTimeout={self._timeout:g} s."
+                )
             raise errors.ReservationTimeoutError(
                 f"No task of the fit has run for reservationTimeout={self._timeout:g} s: its "
                 f"{self._size} nodes wait for {self._size} free task slots, which other jobs hold or the cluster "
