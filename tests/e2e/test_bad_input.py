@@ -6,6 +6,7 @@ import contextlib
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import train_functions
@@ -129,6 +130,20 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
     finally:
         (tmp_path / "release").touch()
         holder.join(60)
+
+
+def test_results_that_spark_takes_long_to_collect_are_not_lost(spark, monkeypatch):
+    frame = type(spark.range(1))
+    collect = frame.collect
+
+    def slowly(df):
+        rows = collect(df)
+        time.sleep(4)
+        return rows
+
+    monkeypatch.setattr(frame, "collect", slowly)
+    model = fit(spark.range(10).withColumnRenamed("id", "features"), clusterSize=2, reservationTimeout=2)
+    assert len(model.summary.nodes) == 2
 
 
 def hold_until_released(args, ctx):

@@ -281,8 +281,8 @@ class Job:
             if self._ended.wait(0.5) or virtual_time.now_in.now > deadline:
                 break
 
-    def is_running_tasks(self) -> bool:
-        return any(stage.is_running_tasks for stage in self._stages())
+    def waits_for_slots(self) -> bool:
+        return not any(stage.is_running_tasks for stage in self._stages())
 
 
 class Barrier:

@@ -31,7 +31,7 @@ class SparkJob:
         self._done = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
-        self._running_tasks = 0  # as Spark Connect has last reported, if it does
+        self._waits = True  # for task slots, as Spark Connect has last reported, if it does
         self._reports_progress: bool | None = None
         self._thread = session_thread(spark, self._run, tag)
         self._thread.start()
@@ -59,7 +59,8 @@ class SparkJob:
     def _note_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         """Spark calls this for every operation of the session, in the thread that waits for its result."""
         if threading.current_thread() is self._thread:
-            self._running_tasks = 0 if done else inflight_tasks
+            ends = bool(stages) and all(stage.num_completed_tasks == stage.num_tasks for stage in stages)
+            self._waits = not (inflight_tasks or ends or done)
 
     def wait(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds; returns whether the job has ended."""
@@ -77,21 +78,25 @@ class SparkJob:
                 break
         self._thread.join(max(0.0, deadline - time.monotonic()))
 
-    def is_running_tasks(self) -> bool:
-        """Whether any of its tasks runs now; always True on a Spark Connect server that does not report this."""
+    def waits_for_slots(self) -> bool:
+        """Whether none of its tasks runs, though some have not ended.
+
+        Never True on a Spark Connect server that does not report this.
+        """
         if is_connect(self._spark):
-            return self._running_tasks > 0 or not self._gets_progress()
+            return self._waits and self._gets_progress()
         context = self._spark.sparkContext._jsc
         if context is None:  # the session has been stopped
-            return False
+            return True
         tracker = context.sc().statusTracker()
-        for job in tracker.getJobIdsForTag(self._tag):
-            info = tracker.getJobInfo(job)
-            for stage in info.get().stageIds() if info.isDefined() else ():
-                stage_info = tracker.getStageInfo(stage)
-                if stage_info.isDefined() and stage_info.get().numActiveTasks() > 0:
-                    return True
-        return False
+        job = max(tracker.getJobIdsForTag(self._tag), default=-1)  # earlier ones have written shuffle files for it
+        info = tracker.getJobInfo(job)
+        ids = sorted(info.get().stageIds()) if info.isDefined() else []
+        stages = [stage.get() for stage in map(tracker.getStageInfo, ids) if stage.isDefined()]
+        if any(stage.numActiveTasks() for stage in stages):
+            return False
+        last = stages[-1] if stages and stages[-1].stageId() == ids[-1] else None
+        return last is None or last.numCompletedTasks() < last.numTasks()  # else Spark collects what they have returned
 
     def _gets_progress(self) -> bool:
         """Whether the Connect server reports the progress of jobs, as it does unless its interval is 0."""
