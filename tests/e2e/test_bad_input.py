@@ -133,16 +133,18 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
 
 
 def test_results_that_spark_takes_long_to_collect_are_not_lost(spark, monkeypatch):
-    frame = type(spark.range(1))
+    df = spark.range(10).withColumnRenamed("id", "features")
+    fit(df, clusterSize=2)  # the first one of a session takes longer to start
+    frame = type(df)
     collect = frame.collect
 
     def slowly(df):
         rows = collect(df)
-        time.sleep(4)
+        time.sleep(5)
         return rows
 
     monkeypatch.setattr(frame, "collect", slowly)
-    model = fit(spark.range(10).withColumnRenamed("id", "features"), clusterSize=2, reservationTimeout=2)
+    model = fit(df, clusterSize=2, reservationTimeout=3)
     assert len(model.summary.nodes) == 2
 
 
