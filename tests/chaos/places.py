@@ -239,6 +239,22 @@ class Place:
                     found.append(process)
         return found
 
+    def states(self) -> str:
+        """What each process is doing, and where its threads are if py-spy is installed."""
+        lines = []
+        for process in self.all_processes():
+            with contextlib.suppress(psutil.Error, OSError, subprocess.SubprocessError):
+                waits_in = Path(f"/proc/{process.pid}/wchan").read_text()
+                seconds = sum(process.cpu_times()[:2])
+                command = " ".join(process.cmdline())[:120]
+                lines.append(
+                    f"{process.pid} of {process.ppid()}: {process.status()} in {waits_in}, {seconds:.1f} s, {command}"
+                )
+                if shutil.which("py-spy"):
+                    dump = ["py-spy", "dump", "--nonblocking", "--pid", str(process.pid)]
+                    lines.append(subprocess.run(dump, capture_output=True, text=True, timeout=20).stdout)
+        return "\n".join(lines)
+
     def strangers(self, before: set[int]) -> dict[int, str]:
         """Processes that were not there before, and are none of those that serve a session until its end."""
         found = {}

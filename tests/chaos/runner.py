@@ -72,6 +72,7 @@ class Runner:
         if outcome is None:
             violations.append("hangs" if place.driver.process.poll() is None else "the driver died")
             violations.append(place.driver.stacks()[-4000:])
+            (directory / "processes").write_text(place.states())
             self.leave()
         elif any(one.fault.what == "kill driver" and one.time is not None for one in injections):
             violations += self._after_driver()
