@@ -235,9 +235,13 @@ class Stage:
             if self._exchanges is not None:
                 self._exchanges.close()
 
-    def is_running(self) -> bool:
-        """Whether any task runs."""
-        return any(task.end is None for task in self._tasks)
+    def number_running(self) -> int:
+        """How many tasks run."""
+        return sum(task.end is None for task in self._tasks)
+
+    def number_done(self) -> int:
+        """How many tasks have succeeded."""
+        return len(self._done)
 
     def _start(self, rank: int, attempt: int) -> None:
         order = spark_task.TaskOrder(
@@ -386,9 +390,18 @@ class Context:
         self._jsc.hadoopConfiguration().get.return_value = "file:///"
         self._jsc.sc().maxNumConcurrentTasks.return_value = 8
         tracker = self._jsc.sc().statusTracker()
-        tracker.getJobIdsForTag = lambda tag: [s for s in list(spark.stages) if tag in s.tags]
-        tracker.getJobInfo = lambda stage: _known(stageIds=lambda: [stage])
-        tracker.getStageInfo = lambda stage: _known(numActiveTasks=stage.is_running)
+        tracker.getJobIdsForTag = lambda tag: [id(s) for s in list(spark.stages) if tag in s.tags]
+        tracker.getJobInfo = lambda job: _option(self._stage(job), stageIds=lambda s: [id(s)])
+        tracker.getStageInfo = lambda stage: _option(
+            self._stage(stage),
+            stageId=id,
+            numTasks=lambda s: s.size,
+            numActiveTasks=Stage.number_running,
+            numCompletedTasks=Stage.number_done,
+        )
+
+    def _stage(self, number: int) -> Stage | None:
+        return next((stage for stage in list(self._spark.stages) if id(stage) == number), None)
 
     def sparkUser(self) -> str:
         return "driver"
@@ -408,12 +421,12 @@ class Context:
         return Elements(self._spark, lambda rank: iter([list(values[ends[rank] : ends[rank + 1]])]), size)
 
 
-def _known(**answers: Any) -> Any:
-    """A Scala Option of something that answers so."""
+def _option(known: Any, **answers: Callable[[Any], Any]) -> Any:
+    """A Scala Option of something that gives such answers, empty if it is None."""
     option = MagicMock()
-    option.isDefined.return_value = True
+    option.isDefined.return_value = known is not None
     for name, answer in answers.items():
-        setattr(option.get(), name, answer)
+        setattr(option.get(), name, partial(answer, known))
     return option
 
 
