@@ -400,7 +400,7 @@ class IndependentWorkersWarning(TfosMlWarning):
 
 
 class NodeEndedWarning(TfosMlWarning):
-    """A worker or evaluator had not returned within its timeout, and was ended."""
+    """A worker or evaluator was ended: it had not returned in time, or its process did not end after it had."""
 
 
 class NothingExportedWarning(TfosMlWarning):

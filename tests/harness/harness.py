@@ -44,6 +44,7 @@ def fit(
     width: int = 0,
     restarts: int = 0,
     reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
+    silence: float = 120.0,
     **settings: Any,
 ) -> RunResult:
     """What ``TFEstimator.fit`` does once it knows the columns.
@@ -58,6 +59,8 @@ def fit(
         ``maxRestarts``.
     reported : callable
         Gets the nodes' reports as they come.
+    silence : float
+        ``heartbeat_timeout``.
     **settings
         Of :class:`tfos_ml.protocol.settings.NodeSettings`.
 
@@ -90,6 +93,7 @@ def fit(
         reservation_timeout=30,
         export_dir=None,
         control=None,
+        heartbeat_timeout=silence,
     )
 
     def dataframe(template: ClusterTemplate) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import signal
@@ -45,6 +46,14 @@ def leave(args: Any, ctx: Any) -> None:
     if args.call == "exit(0)":
         exit(0)
     sys.exit()
+
+
+def linger(args: Any, ctx: Any) -> None:
+    """Read all rows and return or fail, in a process that does not end."""
+    read(args, ctx)
+    atexit.register(time.sleep, 1000)
+    if args.how == "raise":
+        raise ValueError("the user's own mistake")
 
 
 def exit_at_first(args: Any, ctx: Any) -> None:

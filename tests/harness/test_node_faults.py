@@ -101,6 +101,19 @@ def test_sys_exit_of_the_train_function_itself_is_its_end(barrier_spark, call):
     assert metrics_of(result.reports)["worker:0"]["rows"] == 60
 
 
+def test_a_process_that_has_failed_and_does_not_end_is_killed(barrier_spark):
+    began = time.monotonic()
+    with pytest.raises(errors.TrainFnError, match="own mistake"):
+        fit(barrier_spark, node_functions.linger, {"how": "raise"}, nodes=2)
+    assert time.monotonic() - began < 20
+
+
+def test_a_process_that_has_returned_and_does_not_end_is_killed(barrier_spark):
+    result = fit(barrier_spark, node_functions.linger, {"how": "return"}, silence=8.0)
+    assert "worker:0 had not ended 8 s after its train function had" in result.reports[0]["ended_at_work"]
+    assert metrics_of(result.reports)["worker:0"]["rows"] == 60
+
+
 def test_restart_after_a_failure(spark):
     result = fit(spark, node_functions.fail_at_first, nodes=2, restarts=1)
     assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]

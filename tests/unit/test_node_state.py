@@ -9,7 +9,15 @@ from node_tasks import make_task
 from tfos_ml import errors
 from tfos_ml.agent import node_events as e
 from tfos_ml.agent.node_identity import identity_of
-from tfos_ml.agent.node_state import COLLATERAL_SECONDS, CULPRIT_SECONDS, UNFINISHED, NodeState, Phase, ProcessState
+from tfos_ml.agent.node_state import (
+    COLLATERAL_SECONDS,
+    CULPRIT_SECONDS,
+    FAILED_SECONDS,
+    UNFINISHED,
+    NodeState,
+    Phase,
+    ProcessState,
+)
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import encode_text
@@ -244,6 +252,19 @@ class TestProcess:
         with_helper.tick()
         assert with_helper.failures == [None] * 3
         assert "failed after the chief had ended" in with_helper.states[2].ended_at_work
+
+    @pytest.mark.parametrize(("sent", "seconds"), [(OWN, FAILED_SECONDS), (m.Returned(), HEARTBEAT)])
+    def test_a_process_whose_train_function_has_ended_must_end_too(self, sent, seconds):
+        nodes = Nodes(make_template(2))
+        nodes.handle(0, sent)
+        nodes.tick(seconds - 0.1)
+        assert nodes.states[0].process is ProcessState.RUNS
+        nodes.tick(0.2)
+        if sent is OWN:
+            assert nodes.failures[0].message == OWN.message
+        else:
+            assert nodes.states[0].process is ProcessState.ENDED_WELL
+            assert "had not ended 30 s after its train function had returned" in nodes.states[0].ended_at_work
 
     @pytest.mark.parametrize(
         ("event", "error", "text"),

@@ -58,9 +58,10 @@ from tfos_ml.protocol.messages import (
     Returned,
     RowCounts,
 )
-from tfos_ml.protocol.shutdown_timeouts import ended_at_work, limit_of, lost_peers
+from tfos_ml.protocol.shutdown_timeouts import ended_at_work, ended_late, limit_of, lost_peers
 
 COLLATERAL_SECONDS = 5.0  # then a failure counts as the node's own if all other nodes are alive
+FAILED_SECONDS = 5.0  # for the process to end once its train function has failed
 CULPRIT_SECONDS = 10.0  # after a heartbeat timeout: time for the supervisor of a stuck process to report it
 UNFINISHED = (
     "the process exited with code 0 before its train function had returned: the train function or a library called "
@@ -130,6 +131,7 @@ class NodeState:
         self._failure: Failure | None = None  # of the process
         self._failure_due = 0.0
         self._has_returned = False
+        self._over_at: float | None = None  # when the process said that its train function had ended
         self._input_is_over = False
         self._in_exchange = False
         self._barrier: str | None = None  # that the process waits in
@@ -172,9 +174,9 @@ class NodeState:
             case BarrierReached():
                 self._barrier = event.name
             case Returned():
-                self._has_returned = True
+                self._has_returned, self._over_at = True, now
             case Failure():
-                self._failure = event
+                self._failure, self._over_at = event, now
             case ProcessExited() if self.process is ProcessState.RUNS:
                 self._exit(event.returncode, now)
             case DriverSeen():
@@ -238,11 +240,27 @@ class NodeState:
         code, signal_name, sentence = describe_exit(returncode)
         unexplained = f"the process {sentence}" if returncode else UNFINISHED
         failure = self._failure or Failure(errors.NodeExitError, unexplained)
-        self._failure = replace(failure, exit_code=code, signal=signal_name)
+        self._have_failed(replace(failure, exit_code=code, signal=signal_name), now)
+
+    def _have_failed(self, failure: Failure, now: float) -> None:
+        self.process = ProcessState.FAILED
+        self._failure = failure
         self._failure_due = now
-        if self._member.template.size > 1 and (failure.collateral or signal_name == "SIGABRT"):
+        if self._member.template.size > 1 and (failure.collateral or failure.signal == "SIGABRT"):
             self.broken_at = now
             self._failure_due = now + self._task.heartbeat_timeout + CULPRIT_SECONDS
+
+    def _end_overdue(self, now: float) -> None:
+        """End a process whose train function has ended long ago: it is stuck on its way out."""
+        if self._over_at is None or self.process is not ProcessState.RUNS:
+            return
+        timeout = self._task.heartbeat_timeout
+        if self._failure is not None:
+            if now - self._over_at > min(timeout, FAILED_SECONDS):
+                self._have_failed(self._failure, now)
+        elif now - self._over_at > timeout:
+            self.process = ProcessState.ENDED_WELL
+            self.ended_at_work = ended_late(self._member.node.label, timeout)
 
     def _judge_failure(self, now: float) -> None:
         """Decide whether the process failed because of another node."""
@@ -265,6 +283,7 @@ class NodeState:
 
     def _go_on(self, tick: Tick, now: float) -> None:
         timeout = self._task.heartbeat_timeout
+        self._end_overdue(now)
         if self.phase is Phase.CLAIMED and now > self._join_deadline:
             limit = f"reservationTimeout={self._task.reservation_timeout:g} s"
             self._fail(errors.ReservationTimeoutError, f"the nodes did not all meet within {limit}")

@@ -82,6 +82,15 @@ def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:
     return None
 
 
+def ended_late(label: str, seconds: float) -> str:
+    """The warning about a process that did not end after its train function had returned."""
+    return (
+        f"The process of {label} had not ended {seconds:g} s after its train function had returned, and was killed. "
+        "The result is complete. Such a process waits for something that does not end: a function registered with "
+        "atexit, or a process that the train function started with multiprocessing."
+    )
+
+
 def lost_peers(label: str, failure: Failure | None) -> str:
     """The warning about a worker that failed after the chief had ended, probably because of that."""
     return f"{label} failed after the chief had ended, and may have depended on it: {failure and failure.message}"
