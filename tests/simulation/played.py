@@ -153,7 +153,7 @@ class Played:
             case "process killed":
                 child.process.end(-9)
             case "process fails":
-                child.fail("the train function raised")
+                child.fail()
             case "process stands":
                 child.process.stand(fault.seconds + HEARTBEAT)
             case "supervisor killed":

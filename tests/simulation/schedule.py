@@ -70,6 +70,7 @@ def drawn(seed: int, size: int | None = None) -> Schedule:
         barrier=chance() < 0.2,
         late_seconds=draw.choice([0.0, 5.0]),
         checkpoints=chance() < 0.7,
+        lingers=random.Random(f"lingers {seed}").choice([0.0, 0.0, 0.0, 0.3]),  # seeds stay what they were without it
     )
     calm = Weather(doubled=draw.choice([0.0, 0.1]))
     bad = Weather(draw.choice([0.0, 0.02, 0.1]), draw.choice([0.0, 0.2]), draw.choice([0.0, 0.1]), draw.choice([1, 7]))

@@ -32,6 +32,7 @@ class Behavior:
     barrier: bool = False  # whether they meet in ctx.barrier
     late_seconds: float = 0.0  # that nodes which do not train go on after the end, at most
     checkpoints: bool = True
+    lingers: float = 0.0  # probability that a process does not end when its train function has ended
 
 
 class Training:
@@ -104,7 +105,14 @@ class Child:
             self._await(messages.ClusterDone)
             virtual_time.sleep(virtual_time.now_in.draw.random() * self.training.behavior.late_seconds)
         self.say(messages.Returned())
-        self.process.end(0)
+        self._leave(0)
+
+    def _leave(self, code: int) -> None:
+        """End it, unless something keeps it from that."""
+        lingers = self.training.behavior.lingers
+        if lingers and virtual_time.now_in.draw.random() < lingers:
+            virtual_time.sleep(1e9)
+        self.process.end(code)
 
     def _read(self) -> None:
         """A train function that reads what feed tasks send, until they send no more."""
@@ -141,7 +149,8 @@ class Child:
             if not self.training.meet(label, step):
                 self._break()
             if self._is_preempted(step):
-                self.fail("executors leave", errors.PreemptedError)
+                self._say_failure("executors leave", errors.PreemptedError)
+                self._leave(1)
                 virtual_time.sleep(0)
             self.say(messages.Report({"loss": float(step)}, step, None, 0.0))
             self.reports += 1
@@ -160,7 +169,8 @@ class Child:
         if virtual_time.now_in.draw.random() < self.training.behavior.aborts:
             self.process.end(-6)
         else:
-            self.fail("a collective broke", collateral=True)
+            self._say_failure("a collective broke", collateral=True)
+            self._leave(1)
         virtual_time.sleep(0)
 
     def _is_preempted(self, step: int) -> bool:
@@ -171,11 +181,14 @@ class Child:
                 training.last = min(training.last, step + 1)
         return step >= training.last
 
-    def fail(
+    def _say_failure(
         self, message: str, error: type[errors.TfosMlError] = errors.TrainFnError, collateral: bool = False
     ) -> None:
-        """End it as a train function that raises does."""
         self.say(Failure(error, message, collateral=collateral))
+
+    def fail(self) -> None:
+        """End it as a train function that raises does."""
+        self._say_failure("the train function raised")
         self.process.end(1)
 
     # The supervisor's

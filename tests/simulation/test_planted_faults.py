@@ -85,6 +85,11 @@ def collateral_failures_count_at_once(patch):
     patch.setattr(NodeState, "_is_first", lambda self, now: True)
 
 
+@planted(Fit, "has not ended")
+def processes_may_take_for_ever_to_end(patch):
+    patch.setattr(NodeState, "_end_overdue", lambda self, now: None)
+
+
 @planted(Fit, "believes|reports of")
 def a_lost_report_counts_as_delivered(patch):
     call = ProgressLink._call
