@@ -104,7 +104,7 @@ def test_sys_exit_of_the_train_function_itself_is_its_end(barrier_spark, call):
 def test_a_process_that_has_failed_and_does_not_end_is_killed(barrier_spark):
     began = time.monotonic()
     with pytest.raises(errors.TrainFnError, match="own mistake"):
-        fit(barrier_spark, node_functions.linger, {"how": "raise"}, nodes=2)
+        fit(barrier_spark, node_functions.linger, {"how": "raise"}, nodes=2, silence=8.0)
     assert time.monotonic() - began < 20
 
 

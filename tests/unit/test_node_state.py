@@ -259,6 +259,7 @@ class TestProcess:
         nodes.handle(0, sent)
         nodes.tick(seconds - 0.1)
         assert nodes.states[0].process is ProcessState.RUNS
+        assert nodes.states[0].failing_since == (0.0 if sent is OWN else None)
         nodes.tick(0.2)
         if sent is OWN:
             assert nodes.failures[0].message == OWN.message

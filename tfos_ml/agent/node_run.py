@@ -140,9 +140,10 @@ class NodeRun:
     def _progress(self) -> NodeProgress:
         """What the driver should know about the node now; called in a thread."""
         now, state = time.monotonic(), self._state
+        failing_since = state.failing_since
         about: dict[str, Any] = {
             "host": self._member.host,
-            "child_silent": self._monitor.silent,
+            "child_silent": self._monitor.silent if failing_since is None else now - failing_since,
             "returned": state.process is ProcessState.ENDED_WELL,
         }
         tensorboard = self._resources.tensorboard

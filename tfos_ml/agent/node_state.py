@@ -61,7 +61,7 @@ from tfos_ml.protocol.messages import (
 from tfos_ml.protocol.shutdown_timeouts import ended_at_work, ended_late, limit_of, lost_peers
 
 COLLATERAL_SECONDS = 5.0  # then a failure counts as the node's own if all other nodes are alive
-FAILED_SECONDS = 5.0  # for the process to end once its train function has failed
+FAILED_SECONDS = 30.0  # for the process to end once its train function has failed: libraries upload their logs
 CULPRIT_SECONDS = 10.0  # after a heartbeat timeout: time for the supervisor of a stuck process to report it
 UNFINISHED = (
     "the process exited with code 0 before its train function had returned: the train function or a library called "
@@ -148,6 +148,11 @@ class NodeState:
     def works(self) -> bool:
         """Whether the process may still do work of its own, not just serve others."""
         return not (self.process is ProcessState.ENDED_WELL or self.serves)
+
+    @property
+    def failing_since(self) -> float | None:
+        """When the train function failed, while the process has not ended yet; else None."""
+        return self._over_at if self._failure is not None and self.process is ProcessState.RUNS else None
 
     @property
     def wants_counts(self) -> bool:

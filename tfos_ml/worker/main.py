@@ -9,6 +9,7 @@ outcome over the channel. It creates no TensorFlow state before the train functi
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import importlib
 import json
@@ -93,7 +94,8 @@ def _load_program(payload: str) -> tuple[Any, Any]:
             ) from None
 
 
-def _run(channel: Channel) -> None:
+def _run(channel: Channel, at_the_end: contextlib.ExitStack) -> None:
+    """Run the train function. What is to be done after a failure, too, is added to `at_the_end`."""
     from tfos_ml.worker.inbox import Inbox
     from tfos_ml.worker.node_context import NodeContext
     from tfos_ml.worker.outcome import outcome
@@ -113,10 +115,9 @@ def _run(channel: Channel) -> None:
     context = NodeContext(start, channel, inbox)
     if context.settings.release_port:
         context.release_port()
-    try:
-        value, ending = _call(train_fn, args, context)
-    finally:
-        context.log_upload.run()
+    at_the_end.callback(context.log_upload.run)
+    value, ending = _call(train_fn, args, context)
+    at_the_end.close()
     context.summarize({**outcome(context, ending), "log_problem": context.log_upload.problem})
     context.close(value)
     channel.send(Returned())
@@ -188,16 +189,17 @@ def main(arguments: Sequence[str]) -> int:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_beat, args=(channel,), daemon=True).start()
-    try:
-        _run(channel)
-    except SystemExit as end:
-        channel.send(_exit_failure(end))
-        return _exit_code(end)
-    except ChannelClosedError:
-        return 1
-    except BaseException as error:
-        channel.send(_failure(error))
-        return 1
+    with contextlib.ExitStack() as at_the_end:  # after the failure is told: other nodes may fail because of it
+        try:
+            _run(channel, at_the_end)
+        except SystemExit as end:
+            channel.send(_exit_failure(end))
+            return _exit_code(end)
+        except ChannelClosedError:
+            return 1
+        except BaseException as error:
+            channel.send(_failure(error))
+            return 1
     return 0
 
 
