@@ -180,9 +180,8 @@ def _resumed(run: Run, directory: Path) -> list[str]:
         if line.startswith("{"):
             note = json.loads(line)
             steps.setdefault(note["attempt"], []).append(note["step"])
-    if "modelDir" not in run.options or not any(
-        fault.phase in ("epoch", "end") and not fault.attempt for fault in run.faults
-    ):
+    has_checkpoint = any(directory.glob("at-0-epoch-*")) or any(directory.glob("at-0-end-*"))
+    if "modelDir" not in run.options or not has_checkpoint:
         return []
     again = [attempt for attempt, taken in steps.items() if min(taken) == 0]
     return ["an attempt begins with step 0 again, though there is a checkpoint"] if len(again) > 1 else []
