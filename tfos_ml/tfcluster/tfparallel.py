@@ -21,10 +21,11 @@ from tfos_ml.driver.run import Run
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint
 from tfos_ml.protocol.cluster_template import make_template
+from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, warn_of_ended
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -70,6 +71,11 @@ class TFParallel:
         list
             The result of each instance, by number. Results must be picklable.
 
+        Warns
+        -----
+        NodeEndedWarning
+            Names an instance whose process did not end by itself after it had returned.
+
         Raises
         ------
         InvalidInputError
@@ -110,6 +116,7 @@ class TFParallel:
         )
         with Run(spark, task, ControlServer(driver_endpoint(spark), template)) as run:
             rows = _collect(run)
+        warn_of_ended(decode(dict, payload) for _, payload in results.joined(rows, "report"))
         return [cloudpickle.loads(payload) for _, payload in results.joined(rows, "results")]
 
 
