@@ -1,6 +1,5 @@
 """The door of a node: who may hand in rows, which of them count, and how long anybody waits."""
 
-import contextlib
 import threading
 import uuid
 from pathlib import Path
@@ -198,7 +197,8 @@ def test_only_rows_that_a_train_function_will_not_read_count_as_read_to_the_end(
 
 
 @pytest.mark.timeout(60)
-def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_more", [False, True])
+def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, monkeypatch, has_more):
     monkeypatch.setattr(transport, "CLOSE_TIMEOUT", 3600.0)  # the server's patience with calls that do not end
     has_rows = threading.Event()
     directories = spool.SpoolDirectories(None, tmp_path)
@@ -210,10 +210,15 @@ def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, 
         writer, reader = client.do_exchange(command(ExchangeRows("input", 60.0)), flight.FlightCallOptions(timeout=50))
         writer.begin(blocks.MESSAGE_SCHEMA)
         writer.write_batch(blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
-        writer.done_writing()
+        if not has_more:
+            writer.done_writing()
         assert has_rows.wait(20)
-        receiver.stop()
-        with pytest.raises(flight.FlightServerError, match="2 rows have no result: its node has ended"):
-            reader.read_chunk()
-        with contextlib.suppress(pa.ArrowException):  # the same error once more
+        stops = threading.Thread(target=receiver.stop)
+        stops.start()
+        said = "2 rows have no result: its node has ended"
+        assert said in reader.read_chunk().app_metadata.to_pybytes().decode()
+        if has_more:
+            writer.done_writing()
+        with pytest.raises(flight.FlightServerError, match=said):
             writer.close()
+        stops.join()

@@ -201,7 +201,12 @@ def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch])
                     batch = next(source, None)
                     if batch is None:
                         writer.done_writing()
-                answered, block = blocks.unpack(reader.read_chunk().data)
+                chunk = reader.read_chunk()
+                if chunk.data is None:
+                    if batch is not None:
+                        writer.done_writing()  # the node waits for it
+                    raise flight.FlightServerError(chunk.app_metadata.to_pybytes().decode())
+                answered, block = blocks.unpack(chunk.data)
                 node.hear()
                 while answered:
                     part = min(answered, waiting[0])

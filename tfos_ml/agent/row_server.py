@@ -90,13 +90,17 @@ class RowServer(TransportServer):
     def _exchange(self, call: ExchangeRows, reader: Any, writer: Any) -> None:
         """Return one result for each row, in the same call."""
         exchange = self._receiver.open_exchange(call.feed_timeout)
+        rows = _ExchangeReader(self._receiver, exchange, call.stream, reader)
         try:
-            rows = _ExchangeReader(self._receiver, exchange, call.stream, reader)
             writer.begin(blocks.MESSAGE_SCHEMA)
             for answer in rows.answers():
                 writer.write_batch(answer)
+        except flight.FlightServerError as error:
+            writer.write_metadata(str(error).encode())  # so that the task sends no more
+            raise
         finally:
             self._receiver.close_exchange(exchange)
+            rows.wait()
 
 
 class _ExchangeReader:
@@ -110,7 +114,12 @@ class _ExchangeReader:
         self._rows = 0
         self._all_read = False
         self._refused: Exception | None = None
-        threading.Thread(target=self._read, name="exchange", daemon=True).start()
+        self._thread = threading.Thread(target=self._read, name="exchange", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until the task sends no more: gRPC frees the reader with the call, and reading then would crash."""
+        self._thread.join()
 
     def _read(self) -> None:
         problem = "the node failed to read the rows"
