@@ -100,6 +100,8 @@ class Runner:
         self, place: Place, run: Run, directory: Path, planted: str = ""
     ) -> tuple[dict[str, Any] | None, list[Injection]]:
         """Run a program with its faults; None if it has not ended in time, or its driver has ended."""
+        if run.program == "search" and run.options not in checker.Search.expected:
+            self._search_undisturbed(place, run)
         directory.mkdir(parents=True)
         with_disk = any(fault.what in DISK for fault in run.faults) and can_mount()
         disk = Disk(directory / "disk") if with_disk else None
@@ -107,26 +109,16 @@ class Runner:
         (directory / "published").symlink_to(directory / "disk" / "published")
         self._disk = disk
         injections = [Injection(fault, place, directory, disk) for fault in run.faults]
-        waiting = list(injections)
-        while waiting and waiting[0].fault.phase == "idle":
-            waiting.pop(0).inject()
+        idle = [one for one in injections if one.fault.phase == "idle"]
+        waiting = [one for one in injections if one not in idle]
         args = {
             "directory": str(directory),
             "planted": planted,
             "holds": [one.fault.at for one in waiting if one.fault.held],
+            **self._needed(run, directory),
         }
-        if run.program in ("keras", "search"):
-            args["rows"] = str(self._rows())
-            args["state"] = f"s3a://bucket/{directory.name}" if "store" in run.options else f"{directory}/disk/state"
-        if run.program == "search" and run.options not in checker.Search.expected:
-            undisturbed = replace(run, number=-1, nodes=1, restarts=0, faults=())
-            checker.Search.expected[run.options] = []  # for the time being
-            outcome, _ = self._lead(place, undisturbed, self._directory / "undisturbed")
-            assert outcome is not None
-            assert "result" in outcome, outcome
-            checker.Search.expected[run.options] = outcome["result"]["metrics"]
-        if run.program.startswith("score"):
-            args["model"] = str(self._model())
+        for one in idle:
+            one.inject()
         place.driver.tell("run", run=run.facts(), args=args)
         deadline = time.monotonic() + FIRST_HANGS
         while True:
@@ -149,6 +141,22 @@ class Runner:
         if outcome is None and any(one.fault.what == "kill driver" and one.time is not None for one in injections):
             outcome = {"error": "driver killed", "typed": True, "node": None, "message": ""}
         return outcome, injections
+
+    def _needed(self, run: Run, directory: Path) -> dict[str, str]:
+        """What a program needs; made before the first fault, whose seconds would count this, too."""
+        if run.program in ("keras", "search"):
+            state = f"s3a://bucket/{directory.name}" if "store" in run.options else f"{directory}/disk/state"
+            return {"rows": str(self._rows()), "state": state}
+        return {"model": str(self._model())} if run.program.startswith("score") else {}
+
+    def _search_undisturbed(self, place: Place, run: Run) -> None:
+        """Have a search without faults, with the same options, tell the checker what to expect."""
+        checker.Search.expected[run.options] = []  # for the time being
+        undisturbed = replace(run, number=-1, nodes=1, restarts=0, faults=())
+        outcome, _ = self._lead(place, undisturbed, self._directory / "-".join(["undisturbed", *run.options]))
+        assert outcome is not None
+        assert "result" in outcome, outcome
+        checker.Search.expected[run.options] = outcome["result"]["metrics"]
 
     def _rows(self) -> Path:
         """The rows of Keras's programs, as a file."""
