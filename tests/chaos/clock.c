@@ -1,8 +1,14 @@
 // LD_PRELOAD: the wall clock of a process is off by as many seconds as the file named by CHAOS_CLOCK says, at any time.
+// A wait until a time of that clock ends when the clock shows it, though the kernel, which has another clock, waits.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdarg.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
@@ -44,4 +50,47 @@ time_t time(time_t *where) {
     clock_gettime(CLOCK_REALTIME, &exact);
     if (where) *where = exact.tv_sec;
     return exact.tv_sec;
+}
+
+// The kernel's time for one of the wall clock. Times of the monotonic clock, which begins with the host, are small.
+static struct timespec kernels(const struct timespec *until) {
+    struct timespec real = *until;
+    if (real.tv_sec > 1000000000) real.tv_sec -= seconds();
+    return real;
+}
+
+static void *next(const char *name, const char *version) {  // not the oldest version, which some have beside the newest
+    void *found = dlvsym(RTLD_NEXT, name, version);
+    return found ? found : dlsym(RTLD_NEXT, name);
+}
+
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until) {
+    static int (*real)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+    if (!real) real = next("pthread_cond_timedwait", "GLIBC_2.3.2");
+    struct timespec time = kernels(until);
+    return real(condition, mutex, &time);
+}
+
+int sem_timedwait(sem_t *semaphore, const struct timespec *until) {
+    static int (*real)(sem_t *, const struct timespec *);
+    if (!real) real = next("sem_timedwait", "GLIBC_2.34");
+    struct timespec time = kernels(until);
+    return real(semaphore, &time);
+}
+
+long syscall(long number, ...) {
+    static long (*real)(long, ...);
+    if (!real) real = dlsym(RTLD_NEXT, "syscall");
+    va_list rest;
+    long a[6];
+    va_start(rest, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(rest, long);
+    va_end(rest);
+    struct timespec time;
+    int operation = number == SYS_futex ? a[1] & FUTEX_CMD_MASK : -1;
+    if (operation == FUTEX_WAIT_BITSET && a[1] & FUTEX_CLOCK_REALTIME && a[3]) {
+        time = kernels((const struct timespec *)a[3]);
+        a[3] = (long)&time;
+    }
+    return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
