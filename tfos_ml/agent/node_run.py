@@ -31,7 +31,7 @@ from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import NodeResources
 from tfos_ml.agent.node_result import NodeResult
-from tfos_ml.agent.node_state import NodeState, Phase, ProcessState
+from tfos_ml.agent.node_state import COLLATERAL_SECONDS, NodeState, Phase, ProcessState
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_infos
@@ -139,11 +139,13 @@ class NodeRun:
 
     def _progress(self) -> NodeProgress:
         """What the driver should know about the node now; called in a thread."""
-        now, state = time.monotonic(), self._state
+        now, state, silent = time.monotonic(), self._state, self._monitor.silent
         failing_since = state.failing_since
+        if failing_since is not None:  # others that broke with it, at the same moment, do not count it as alive
+            silent = now - failing_since + COLLATERAL_SECONDS
         about: dict[str, Any] = {
             "host": self._member.host,
-            "child_silent": self._monitor.silent if failing_since is None else now - failing_since,
+            "child_silent": silent,
             "returned": state.process is ProcessState.ENDED_WELL,
         }
         tensorboard = self._resources.tensorboard
