@@ -79,6 +79,11 @@ def wait_until(condition: Callable[[], object], seconds: float) -> bool:
     return True
 
 
+def open_for(waiting: Path) -> None:
+    """Let go on who waits for a reader of a pipe, as for a store that hangs; nothing more can be written to it."""
+    os.close(os.open(waiting, os.O_RDONLY | os.O_NONBLOCK))
+
+
 def ends(pid: int, seconds: float = 15.0) -> bool:
     """Whether a process, ours or not, ends within a deadline."""
     try:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 import train_functions
-from conftest import jobs_of, wait_until
+from conftest import jobs_of, open_for, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFEstimator, errors
@@ -94,6 +97,26 @@ def export_anything(args, ctx):
 
     ctx.get_data_feed().should_stop()
     ctx.export_saved_model(keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]))
+
+
+def export_to_a_store_that_hangs(args, ctx):
+    """The store waits for a reader of its pipe."""
+    staged = Path(f"{args['exportDir']}.partial-{ctx.run_id}")
+    staged.mkdir()
+    os.mkfifo(staged / "saved_model.pb")
+    export_anything(args, ctx)
+
+
+def test_a_store_that_does_not_answer_is_an_error_after_feed_timeout(spark, tmp_path):
+    target = tmp_path / "model"
+    fitting = partial(fit, trainFn=export_to_a_store_that_hangs, tfArgs={"exportDir": str(target)}, feedTimeout=2.0)
+    try:
+        with pytest.raises(errors.DestinationError, match="cannot be written from .*: it has not answered for 2 s"):
+            fitting(spark.range(10).withColumnRenamed("id", "features"), exportDir=str(target))
+    finally:
+        for pipe in tmp_path.rglob("saved_model.pb"):
+            open_for(pipe)
+    assert not target.exists()
 
 
 @pytest.mark.parametrize(

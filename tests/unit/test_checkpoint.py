@@ -1,6 +1,7 @@
 import contextlib
 import itertools
 import json
+import os
 import subprocess
 import tempfile
 import threading
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import open_for
 
 from tfos_ml.errors import DestinationError, ModelDirError, ModelError, SupersededError
 from tfos_ml.keras.model_dir import FOLDER, check_model_dir
@@ -28,7 +30,7 @@ def checkpoints(tmp_path):
     from tfos_ml.keras.checkpoint import Checkpoints
 
     with contextlib.ExitStack() as stack:
-        yield lambda run_id="run": stack.enter_context(Checkpoints(str(tmp_path), run_id))
+        yield lambda run_id="run", **options: stack.enter_context(Checkpoints(str(tmp_path), run_id, **options))
 
 
 @pytest.fixture
@@ -59,6 +61,20 @@ def save(checkpoints, state, weights=b"weights"):
     """Write a checkpoint and wait until it is there."""
     checkpoints.save(state, lambda: checkpoints.weights_file.write_bytes(weights))
     checkpoints.wait()
+
+
+SILENT = "has not answered for feedTimeout=0.2 s. Check the store, or raise feedTimeout"
+
+
+@contextlib.contextmanager
+def hanging(path):
+    """A file whose opening waits: a pipe that no one reads."""
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    try:
+        yield
+    finally:
+        open_for(path)
 
 
 def folders(directory):
@@ -127,6 +143,14 @@ class TestCheckpoints:
         assert restarted.load().state.epoch == 1
         late.rename(folder(tmp_path, 5, "first"))
         assert checkpoints("third").load().state.epoch == 1
+
+    def test_a_store_that_does_not_answer_is_an_error_after_a_time(self, checkpoints, state_of, tmp_path):
+        with hanging(folder(tmp_path, 1) / "model.weights.h5.partial"), pytest.raises(ModelDirError, match=SILENT):
+            save(checkpoints(timeout=0.2), state_of(1))
+
+    def test_a_store_that_does_not_answer_at_the_beginning_is_one_too(self, checkpoints, tmp_path):
+        with hanging(tmp_path / FOLDER / "attempt-000001-run"), pytest.raises(ModelDirError, match=SILENT):
+            checkpoints(timeout=0.2).load()
 
     def test_of_another_format_are_refused_by_name(self, checkpoints, state_of, tmp_path):
         save(checkpoints(), state_of(1))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tfos_ml.agent import result_upload
 from tfos_ml.agent.node_identity import NodeIdentity
+from tfos_ml.common.filesystems import SLOWEST, within_deadline
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.spool import room_in
 from tfos_ml.errors import DestinationError
@@ -84,8 +85,10 @@ class NodeResult:
 
 def _stage(exported: str, export_dir: str, member: NodeIdentity) -> None:
     """Copy the model to the place from which the driver publishes it once all nodes have ended well."""
+    size = sum(path.stat().st_size for path in Path(exported).rglob("*") if path.is_file())
+    seconds = member.task.settings.feed_timeout + size / SLOWEST
     try:
-        publishing.stage(exported, export_dir, member.task.run_id)
+        within_deadline(partial(publishing.stage, exported, export_dir, member.task.run_id), export_dir, seconds)
     except (OSError, pa.ArrowException) as error:
         uri, why = redact(export_dir), redact(error, secrets=secrets_of_uri(export_dir))
         raise DestinationError(f"exportDir={uri!r} cannot be written from {member.host}: {why}") from None

@@ -26,6 +26,8 @@ ANSWER_SECONDS, ATTEMPTS = 5.0, 3
 """For S3: seconds for one request, and number of attempts. pyarrow's own retries take minutes."""
 SILENT_SECONDS = 30.0
 """For S3, while data is read or written: seconds without data before the request fails."""
+SLOWEST = 1e6
+"""Bytes per second that every filesystem reads or writes; one that is slower counts as hung."""
 _SHOWN_CHARACTERS = 500
 _TOKEN = re.compile(r"([?&])session_token=([^&#]*)&?")
 _CHECK = {
@@ -134,7 +136,7 @@ def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
         with storage_errors(uri):
             return operation(filesystem, path)
 
-    return _within_deadline(run, uri) if _scheme(uri) in _CHECK else run()
+    return within_deadline(run, uri, DEADLINE) if _scheme(uri) in _CHECK else run()
 
 
 def write_and_delete(filesystem: fs.FileSystem, path: str) -> None:
@@ -161,8 +163,11 @@ def _missing(filesystem: fs.FileSystem, directory: str) -> Iterator[str]:
         directory = directory.rpartition("/")[0]
 
 
-def _within_deadline(run: Callable[[], T], uri: str) -> T:
-    """A filesystem's client may wait for much longer, and nothing can interrupt it."""
+def within_deadline(run: Callable[[], T], uri: str, seconds: float) -> T:
+    """Return ``run()``, which uses a filesystem; raises ``StorageError`` if that takes more seconds.
+
+    A filesystem's client may wait for much longer, and nothing can interrupt it: it goes on in a thread.
+    """
     outcome: list[Any] = []
 
     def attempt() -> None:
@@ -173,9 +178,9 @@ def _within_deadline(run: Callable[[], T], uri: str) -> T:
 
     thread = threading.Thread(target=attempt, name="storage", daemon=True)
     thread.start()
-    thread.join(DEADLINE)
+    thread.join(seconds)
     if not outcome:
-        raise StorageError(f"it has not answered for {DEADLINE:g} s. Check {_CHECK[_scheme(uri)]}")
+        raise StorageError(f"it has not answered for {round(seconds, 1):g} s{_hint(uri)}")
     value, error = outcome[0]
     if error is not None:
         raise error
@@ -183,9 +188,12 @@ def _within_deadline(run: Callable[[], T], uri: str) -> T:
 
 
 def _failure(error: Exception, uri: str) -> StorageError:
+    return StorageError(f"{_shown(error, uri)}{_hint(uri)}")
+
+
+def _hint(uri: str) -> str:
     scheme = _scheme(uri)
-    hint = f". Check {_CHECK[scheme]}" if scheme in _CHECK else ""
-    return StorageError(f"{_shown(error, uri)}{hint}")
+    return f". Check {_CHECK[scheme]}" if scheme in _CHECK else ""
 
 
 def _advice(uri: str) -> str:

@@ -18,6 +18,7 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from tfos_ml.common.filesystems import StorageError, open_uri, storage_errors
+from tfos_ml.common.filesystems import SLOWEST, StorageError, open_uri, storage_errors
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelDirError
 from tfos_ml.keras import state_codec
@@ -90,17 +91,26 @@ class Checkpoints:
     """The checkpoints of one ``modelDir``, as a context manager; used by the chief.
 
     A thread writes them, and calls `written` after each. What goes wrong there is raised by the next call, or by the
-    end of the context.
+    end of the context. A store may take `timeout` seconds for a checkpoint, and the time for its bytes at
+    ``filesystems.SLOWEST``.
     """
 
-    def __init__(self, uri: str, run_id: str, written: Callable[[TrainingState], None] = lambda state: None):
+    def __init__(
+        self,
+        uri: str,
+        run_id: str,
+        written: Callable[[TrainingState], None] = lambda state: None,
+        timeout: float = 600.0,
+    ):
         self._uri = uri
+        self._timeout = timeout
+        self._deadline = 0.0
         self._written = written
         self._fs, path = open_uri(uri)
         self._root = f"{path.rstrip('/')}/{FOLDER}"
         self._run_id = run_id
         self._fence: Fence | None = None
-        self._writer: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._scratch = Path(tempfile.mkdtemp(prefix="tfos_ml-checkpoint-"))
 
@@ -130,28 +140,45 @@ class Checkpoints:
         fails; what is written by then does not count.
         """
         self.wait()
-        self._writer = threading.Thread(
-            target=self._write_guarded, args=(state, write_weights), name="tfos_ml-checkpoint"
-        )
-        self._writer.start()
+        self._start(lambda: self._write_checkpoint(state, write_weights))
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written; raises as :meth:`save`."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+        thread, self._thread = self._thread, None
+        while thread is not None and thread.is_alive() and self._deadline > time.monotonic():
+            thread.join(self._deadline - time.monotonic())  # the thread may postpone it
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+        if thread is not None and thread.is_alive():
+            raise ModelDirError(
+                f"modelDir={redact(self._uri)!r} has not answered for feedTimeout={self._timeout:g} s. Check the "
+                "store, or raise feedTimeout. A later fit resumes from the last complete checkpoint"
+            )
 
-    def _write_guarded(self, state: TrainingState, write_weights: Callable[[], None]) -> None:
-        try:
-            write_weights()
-            with _store_errors(self._uri, "written"):
-                self._write_all(state)
-            self._written(state)
-        except BaseException as error:  # for the training's thread
-            self._failure = error
+    def _start(self, work: Callable[[], None]) -> None:
+        """Have a thread do some work, for :meth:`wait`."""
+
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:  # for the training's thread
+                self._failure = error
+
+        self._postpone(0)
+        self._thread = threading.Thread(target=guarded, name="tfos_ml-checkpoint", daemon=True)
+        self._thread.start()
+
+    def _postpone(self, size: int) -> None:
+        """Give the store time for some bytes, from now on."""
+        self._deadline = time.monotonic() + self._timeout + size / SLOWEST
+
+    def _write_checkpoint(self, state: TrainingState, write_weights: Callable[[], None]) -> None:
+        write_weights()
+        self._postpone(self.weights_file.stat().st_size)
+        with _store_errors(self._uri, "written"):
+            self._write_all(state)
+        self._written(state)
 
     def _write_all(self, state: TrainingState) -> None:
         name = f"epoch-{state.epoch:05d}-step-{state.step:06d}-{self._run_id}"
@@ -217,6 +244,12 @@ class Checkpoints:
         Raises ``SupersededError`` if a later attempt comes meanwhile, and ``ModelDirError`` if the store fails.
         """
         self.wait()
+        found: list[Found | None] = []
+        self._start(lambda: found.append(self._load()))
+        self.wait()
+        return found[0]
+
+    def _load(self) -> Found | None:
         with _store_errors(self._uri, "taken over"):
             for name in filter(self._taken().counts, self._names()):
                 try:
@@ -240,8 +273,9 @@ class Checkpoints:
         checksums = about["files"]
         files = {file: self._read(f"{name}/{file}", checksums[file]) for file in checksums if file != WEIGHTS}
         state = TrainingState.from_files({**files, STATE: about["state"].encode()})
-        copy, crc = self._scratch / f"resumed-{WEIGHTS}", 0
-        with self._fs.open_input_stream(f"{self._root}/{name}/{WEIGHTS}") as stream, open(copy, "wb") as file:
+        copy, crc, source = self._scratch / f"resumed-{WEIGHTS}", 0, f"{self._root}/{name}/{WEIGHTS}"
+        self._postpone(self._fs.get_file_info(source).size or 0)
+        with self._fs.open_input_stream(source) as stream, open(copy, "wb") as file:
             while block := stream.read(_BLOCK):
                 crc = zlib.crc32(block, crc)
                 file.write(block)

@@ -72,7 +72,9 @@ class StateStore:
             self._stack.enter_context(_terminations(self._terminated))
         if self.keeps_state and self._ctx.is_chief:
             uri = self._ctx.settings.model_store or str(self._ctx.checkpoint_dir)
-            self._checkpoints = self._stack.enter_context(Checkpoints(uri, self._ctx.run_id, self._tell_saved))
+            timeout = self._ctx.settings.feed_timeout
+            checkpoints = Checkpoints(uri, self._ctx.run_id, self._tell_saved, timeout)
+            self._checkpoints = self._stack.enter_context(checkpoints)
         return self
 
     def __exit__(self, *exception: Any) -> bool | None:

@@ -136,7 +136,7 @@ class TrainingAccessors(ParamsBase):
     def getCacheDir(self) -> str: """Value of ``cacheDir``."""; return self.getOrDefault("cacheDir")
     def setReservationTimeout(self, value: float) -> Self: """Set ``reservationTimeout``: seconds that the nodes may take to start and connect."""; return self._set_checked(reservationTimeout=value)
     def getReservationTimeout(self) -> float: """Value of ``reservationTimeout``."""; return self.getOrDefault("reservationTimeout")
-    def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds that a node may wait for rows, or rows for a node."""; return self._set_checked(feedTimeout=value)
+    def setFeedTimeout(self, value: float) -> Self: """Set ``feedTimeout``: seconds that a node may wait for rows, other nodes or a store, or rows for a node."""; return self._set_checked(feedTimeout=value)
     def getFeedTimeout(self) -> float: """Value of ``feedTimeout``."""; return self.getOrDefault("feedTimeout")
     def setMaxRestarts(self, value: int) -> Self: """Set ``maxRestarts``: how often a failed fit is repeated (ctx.restart_count); KerasEstimator resumes from the state in modelDir."""; return self._set_checked(maxRestarts=value)
     def getMaxRestarts(self) -> int: """Value of ``maxRestarts``."""; return self.getOrDefault("maxRestarts")

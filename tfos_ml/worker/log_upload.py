@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-from pyarrow.fs import FileSystem
-
-from tfos_ml.common.filesystems import StorageError, open_uri, storage_errors
+from tfos_ml.common.filesystems import DEADLINE, SLOWEST, StorageError, open_uri, storage_errors, within_deadline
 from tfos_ml.common.redact import redact
 
 
@@ -34,22 +33,28 @@ class LogUpload:
         """
         if self._uri is None:
             return True
+        changed = self._changed()
+        seconds = DEADLINE + sum(size for size, _ in changed.values()) / SLOWEST
         try:
-            with storage_errors(self._uri):
-                self._copy(*open_uri(self._uri))
+            within_deadline(partial(self._copy, self._uri, changed), self._uri, seconds)
         except StorageError as error:
             self.problem = f"Event files could not be copied to logDir={redact(self._uri)!r}: {error}."
             return False
         self.problem = ""
         return True
 
-    def _copy(self, filesystem: FileSystem, root: str) -> None:
-        for file in sorted(path for path in self._directory.rglob("*") if path.is_file()):
-            state = (file.stat().st_size, file.stat().st_mtime_ns)
-            if self._copied.get(file) == state:
-                continue
-            target = f"{root.rstrip('/')}/{file.relative_to(self._directory).as_posix()}"
-            filesystem.create_dir(target.rpartition("/")[0], recursive=True)
-            with filesystem.open_output_stream(target, compression=None) as stream:
-                stream.write(file.read_bytes())
-            self._copied[file] = state
+    def _changed(self) -> dict[Path, tuple[int, int]]:
+        """Size and time of each file that is new, or that has changed since it was copied."""
+        files = sorted(path for path in self._directory.rglob("*") if path.is_file())
+        states = {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
+        return {file: state for file, state in states.items() if self._copied.get(file) != state}
+
+    def _copy(self, uri: str, changed: dict[Path, tuple[int, int]]) -> None:
+        with storage_errors(uri):
+            filesystem, root = open_uri(uri)
+            for file, state in changed.items():
+                target = f"{root.rstrip('/')}/{file.relative_to(self._directory).as_posix()}"
+                filesystem.create_dir(target.rpartition("/")[0], recursive=True)
+                with filesystem.open_output_stream(target, compression=None) as stream:
+                    stream.write(file.read_bytes())
+                self._copied[file] = state
