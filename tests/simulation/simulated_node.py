@@ -78,6 +78,7 @@ class Child:
         self.inbox, self._said = SimpleQueue(), SimpleQueue()
         self.process.when_it_ends(self._gone)
         self.reports = 0
+        self._has_failed = False  # and does not end
         world.start(self.process, "train function", self._main)
         world.start(self.process, "heartbeat", self._beat)
 
@@ -109,10 +110,13 @@ class Child:
 
     def _leave(self, code: int) -> None:
         """End it, unless something keeps it from that."""
-        lingers = self.training.behavior.lingers
-        if lingers and virtual_time.now_in.draw.random() < lingers:
+        if self._lingers():
             virtual_time.sleep(1e9)
         self.process.end(code)
+
+    def _lingers(self) -> bool:
+        lingers = self.training.behavior.lingers
+        return lingers > 0 and virtual_time.now_in.draw.random() < lingers
 
     def _read(self) -> None:
         """A train function that reads what feed tasks send, until they send no more."""
@@ -122,6 +126,7 @@ class Child:
             return
         self.say(messages.Reading("get_data_feed", keeps_rows=False))
         while not isinstance(message := self.inbox.get(), messages.EndOfInput):
+            self._stop_if_failed()
             match message:
                 case messages.ChunkReady():
                     virtual_time.sleep(0.5 * self.training.behavior.step_seconds * draw.random())
@@ -146,6 +151,7 @@ class Child:
             self.say(messages.Trained(Position(first, 0, 1), True))
         for step in range(first, STEPS):
             virtual_time.sleep(behavior.step_seconds * virtual_time.now_in.draw.random())
+            self._stop_if_failed()
             if not self.training.meet(label, step):
                 self._break()
             if self._is_preempted(step):
@@ -166,6 +172,7 @@ class Child:
 
     def _break(self) -> None:
         """A collective has broken, because another process has gone."""
+        self._stop_if_failed()
         if virtual_time.now_in.draw.random() < self.training.behavior.aborts:
             self.process.end(-6)
         else:
@@ -187,9 +194,17 @@ class Child:
         self.say(Failure(error, message, collateral=collateral))
 
     def fail(self) -> None:
-        """End it as a train function that raises does."""
+        """Do what a train function that raises does: end it, or only what connects it to the others."""
         self._say_failure("the train function raised")
-        self.process.end(1)
+        if self._lingers():
+            self._has_failed = True
+            self.training.lose(self.member.node.label)
+        else:
+            self.process.end(1)
+
+    def _stop_if_failed(self) -> None:
+        if self._has_failed:
+            virtual_time.sleep(1e9)
 
     # The supervisor's
 
