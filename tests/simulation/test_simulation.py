@@ -77,6 +77,11 @@ class TestFound:
         assert isinstance(error, errors.NodeLostError)
         assert (error.role, error.index) == ("worker", 1)
 
+    def test_a_node_that_is_lost_before_its_first_report_is_noticed(self):
+        fit = Fit(drawn(7_000_309)).play()
+        assert isinstance(fit.error, errors.NotEnoughSlotsError)
+        assert "NodeLostError (worker:0 on host0: the node has not been heard of" in str(fit.error)
+
     def test_a_supervisor_that_is_lost_before_it_can_say_so_is_named(self):
         schedule = replace(
             drawn(0), template=make_template(2), hosts=2, late=None, slots=1, failures=1, weather=Weather()

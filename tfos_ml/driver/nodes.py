@@ -103,6 +103,7 @@ class Nodes:
 
     def _take_gone(self, call: messages.ReportGone) -> messages.Done:
         self._present.discard(call.rank)
+        self._progress.setdefault(call.rank, messages.NodeProgress())  # its lease need not begin
         self._deduplicator.end(call.rank)
         if self._outlive_tasks and call.rank not in self._results:
             self._lose(call.rank, "the supervisor of the node died")
@@ -128,9 +129,9 @@ class Nodes:
     # Their state
 
     def begin_leases(self, hosts: Mapping[int, str]) -> None:
-        """Begin the lease of each node, now that all have met; a node may be lost before its first report arrives.
+        """Begin the lease of each node, now that all have contacted the driver; `hosts` has the host of each rank.
 
-        `hosts` has the host of each rank.
+        A node may be lost before its first report arrives.
         """
         with self.changed:
             if self._failure is not None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
+from tfos_ml.agent.rendezvous import NodeInfo
 from tfos_ml.agent.spark_task import TaskInfo
 from tfos_ml.agent.standalone_supervisor import StandaloneNode, SupervisorProcess, start_supervisor
 from tfos_ml.driver.control_server import ControlServer
@@ -24,6 +25,7 @@ from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.protocol.addresses import is_own
 from tfos_ml.protocol.artifacts import Artifact
+from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.failure import find_failure
 from tfos_ml.protocol.node_task import NodeTask
 
@@ -116,7 +118,7 @@ class Run:
             self.control.nodes.note_silent(self.task.lease, self.control.connected_ports)
 
     def gather(self, job: SparkJob, waits_for_slots: Callable[[], bool] = lambda: False) -> None:
-        """Wait until all nodes have contacted the control server, or their job has ended.
+        """Wait until all nodes have contacted the control server, or their job has ended; their leases begin then.
 
         Waits without limit while `waits_for_slots` returns true. Otherwise raises ``ReservationTimeoutError``, which
         names the missing nodes, after ``task.reservation_timeout``. Also raises as :meth:`check`.
@@ -125,7 +127,7 @@ class Run:
         for _ in self.polls(job):
             missing = self.missing()
             if not missing:
-                return
+                break
             if waits_for_slots():
                 since = time.monotonic()
             elif time.monotonic() - since > self.task.reservation_timeout:
@@ -135,6 +137,8 @@ class Run:
                     "(spark.dynamicAllocation.maxExecutors, other jobs). Raise reservationTimeout if executors start "
                     "slowly."
                 )
+        infos = [decode_text(NodeInfo, info) for info in self.control.all_gather.first().values()]
+        self.control.nodes.begin_leases({info.rank: info.host for info in infos})
 
     def missing(self) -> list[str]:
         """Labels of the nodes that have not contacted the control server yet."""

@@ -131,7 +131,9 @@ class TrainingParams(
         TEXT,
     )
     reservationTimeout = Param("seconds that the nodes may take to start and connect", SECONDS, 600.0)
-    feedTimeout = Param("seconds that a node may wait for rows, other nodes or a store, or rows for a node", SECONDS, 600.0)
+    feedTimeout = Param(
+        "seconds that a node may wait for rows, other nodes or a store, or rows for a node", SECONDS, 600.0
+    )
     maxRestarts = Param(
         "how often a failed fit is repeated (ctx.restart_count); KerasEstimator resumes from the state in modelDir",
         integer(0),

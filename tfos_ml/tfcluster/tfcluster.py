@@ -226,7 +226,6 @@ class TFCluster:
         except BaseException:
             self._abort()
             raise
-        self.server.nodes.begin_leases({info.rank: info.host for info in self._infos})
         fed = tuple(FeedNode(info.rank, info.host, info.feed, info.label) for info in self._infos if info.feed)
         self._feeding = Feeding(self._run, self.server, fed)
 
