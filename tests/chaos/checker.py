@@ -256,15 +256,12 @@ def left_over(place: Place, before: Before, injections: list[Injection]) -> list
 
 
 def next_step(directory: Path, injections: list[Injection]) -> float | None:
-    """Seconds from the last fault to the first moment of a later attempt, if there was one.
-
-    Before a program begins, when it is idle, its first attempt is such a later one.
-    """
+    """Seconds from the last fault to the first moment of a later attempt, if there was one."""
     happened = [one for one in injections if one.time is not None]
     if not happened:
         return None
     last = max(one.time or 0.0 for one in happened)
-    attempt = max(-1 if one.fault.phase == "idle" else one.fault.attempt for one in happened)
+    attempt = max(one.fault.attempt for one in happened)
     marks = [
         json.loads(path.read_text())["time"]
         for path in directory.glob("at-*")
