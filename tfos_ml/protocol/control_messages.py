@@ -48,8 +48,8 @@ class NodeProgress(Struct, frozen=True):
     host: str = ""  # where it runs
     rows: int = 0  # rows that have reached its train function's spool
     complete: bool = False  # whether it has all its rows
-    # seconds since the last sign of life of its TensorFlow process, or since the failure of its train function, if
-    # that has failed; None if the process has ended
+    # seconds since the last sign of life of its TensorFlow process; if its train function has failed, since shortly
+    # before that; None if the process has ended
     child_silent: float | None = None
     returned: bool = False  # whether its train function has returned
     heard: int | None = None  # number of the last announcement that has reached it; None if it takes none
