@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import conftest
 import numpy as np
 from conftest import wait_until
-from drawn_runs import ACTIONS, CLOCK, DAEMON, EXECUTOR, IDLE, LINK, STORE, Run
+from drawn_runs import ACTIONS, CLOCK, DAEMON, EXECUTOR, IDLE, LINK, STORE, SUPERVISOR, Run
 from faults import Injection
 from places import LEASE, Place
 
@@ -238,7 +238,8 @@ def left_over(place: Place, before: Before, injections: list[Injection]) -> list
 
     Who has lost its guardian with itself cannot: its files are there until the next fit.
     """
-    alone = any(one.fault.what == "kill all" for one in injections)
+    names = {one.fault.what for one in injections if one.time is not None}
+    alone = "kill all" in names or ("kill reaper" in names and not names.isdisjoint((*SUPERVISOR, *EXECUTOR, *LINK)))
 
     def left() -> dict[str, Any]:
         now = place.driver.look()
