@@ -111,7 +111,7 @@ class Checkpoints:
         self._run_id = run_id
         self._fence: Fence | None = None
         self._thread: threading.Thread | None = None
-        self._failure: BaseException | None = None
+        self._failures: list[BaseException] = []  # of the thread
         self._scratch = Path(tempfile.mkdtemp(prefix="tfos_ml-checkpoint-"))
 
     def __enter__(self) -> Checkpoints:
@@ -147,9 +147,9 @@ class Checkpoints:
         thread, self._thread = self._thread, None
         while thread is not None and thread.is_alive() and self._deadline > time.monotonic():
             thread.join(self._deadline - time.monotonic())  # the thread may postpone it
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        failures, self._failures = self._failures, []
+        if failures:
+            raise failures[0]
         if thread is not None and thread.is_alive():
             raise ModelDirError(
                 f"modelDir={redact(self._uri)!r} has not answered for feedTimeout={self._timeout:g} s. Check the "
@@ -158,12 +158,13 @@ class Checkpoints:
 
     def _start(self, work: Callable[[], None]) -> None:
         """Have a thread do some work, for :meth:`wait`."""
+        failures = self._failures
 
         def guarded() -> None:
             try:
                 work()
             except BaseException as error:  # for the training's thread
-                self._failure = error
+                failures.append(error)
 
         self._postpone(0)
         self._thread = threading.Thread(target=guarded, name="tfos_ml-checkpoint", daemon=True)
