@@ -78,11 +78,17 @@ for program in (TFCluster, TFParallel):
         program.run(spark, train, None, 2)
     except errors.ClusterConfigError as error:
         print(str(error).split(",")[0])
+
+def slowly(batches):  # so that Connect tells of the stage before that of the nodes, which never begins
+    time.sleep(3)
+    yield from batches
+
 began = time.monotonic()
 try:
-    TFEstimator(trainFn=train, clusterSize=8, reservationTimeout=2, verbose=0).fit(df)
+    fitting = TFEstimator(trainFn=train, clusterSize=8, reservationTimeout=2, verbose=0)
+    fitting.fit(df.mapInArrow(slowly, df.schema))
 except errors.ReservationTimeoutError as error:
-    print(str(error).split(":")[0], time.monotonic() - began < 9)
+    print(str(error).split(":")[0], time.monotonic() - began < 12)
 
 def make_model():
     import keras

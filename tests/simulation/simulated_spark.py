@@ -281,7 +281,7 @@ class Job:
             if self._ended.wait(0.5) or virtual_time.now_in.now > deadline:
                 break
 
-    def waits_for_slots(self) -> bool:
+    def waits_for_slots(self, has_begun: bool) -> bool:
         return not any(stage.is_running_tasks for stage in self._stages())
 
 

@@ -243,7 +243,7 @@ class Attempt:
         assert self._control is not None
         present = {rank for rank in self._control.nodes.present() if rank >= self._task.first_rank}
         nodes = self._nodes()
-        self._slots.update(bool(present) or not job.waits_for_slots(), have_met=bool(nodes))
+        self._slots.update(bool(present) or not job.waits_for_slots(bool(nodes)), have_met=bool(nodes))
         return not nodes or self._slots.others_hold()
 
     def _nodes(self) -> dict[int, NodeProgress]:

@@ -31,7 +31,7 @@ class SparkJob:
         self._done = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
-        self._waits = True  # for task slots, as Spark Connect has last reported, if it does
+        self._runs = self._ends = False  # whether tasks run, or all have ended, as Spark Connect has last reported
         self._reports_progress: bool | None = None
         self._thread = session_thread(spark, self._run, tag)
         self._thread.start()
@@ -59,8 +59,8 @@ class SparkJob:
     def _note_progress(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
         """Spark calls this for every operation of the session, in the thread that waits for its result."""
         if threading.current_thread() is self._thread:
-            ends = bool(stages) and all(stage.num_completed_tasks == stage.num_tasks for stage in stages)
-            self._waits = not (inflight_tasks or ends or done)
+            self._runs = bool(inflight_tasks or done)
+            self._ends = bool(stages) and all(stage.num_completed_tasks == stage.num_tasks for stage in stages)
 
     def wait(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds; returns whether the job has ended."""
@@ -78,13 +78,15 @@ class SparkJob:
                 break
         self._thread.join(max(0.0, deadline - time.monotonic()))
 
-    def waits_for_slots(self) -> bool:
+    def waits_for_slots(self, has_begun: bool) -> bool:
         """Whether none of its tasks runs, though some have not ended.
 
-        Never True on a Spark Connect server that does not report this.
+        Spark Connect tells nothing of a last stage that waits for slots, so all stages that it tells of may have ended
+        before that; `has_begun` says whether tasks of the last stage have run. Never True on a server that does not
+        report progress.
         """
         if is_connect(self._spark):
-            return self._waits and self._gets_progress()
+            return not (self._runs or (self._ends and has_begun)) and self._gets_progress()
         context = self._spark.sparkContext._jsc
         if context is None:  # the session has been stopped
             return True
