@@ -81,8 +81,9 @@ class Writer:
                 return True
             self.is_down = True
         except Exception as raised:
-            error = raised
             logger.debug("A request to MLflow failed", exc_info=True)
+            self.is_down = not tracking_server.answers(self._client.tracking_uri)  # it may have ended meanwhile
+            error = None if self.is_down else raised
         if not self._warned:
             self._warned = True
             logger.warning(
