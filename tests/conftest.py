@@ -80,7 +80,7 @@ def wait_until(condition: Callable[[], object], seconds: float) -> bool:
 
 
 def open_for(waiting: Path) -> None:
-    """Let go on who waits for a reader of a pipe, as for a store that hangs; nothing more can be written to it."""
+    """Let a writer that waits for a reader of a pipe, as for a store that hangs, go on; its writing then fails."""
     os.close(os.open(waiting, os.O_RDONLY | os.O_NONBLOCK))
 
 

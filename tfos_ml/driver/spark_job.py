@@ -81,8 +81,8 @@ class SparkJob:
     def waits_for_slots(self, has_begun: bool) -> bool:
         """Whether none of its tasks runs, though some have not ended.
 
-        Spark Connect tells nothing of a last stage that waits for slots, so all stages that it tells of may have ended
-        before that; `has_begun` says whether tasks of the last stage have run. Never True on a server that does not
+        Spark Connect does not report a barrier stage that waits for slots. So if all reported stages have ended, the
+        last stage may still wait; `has_begun` says whether its tasks have run. Never True on a server that does not
         report progress.
         """
         if is_connect(self._spark):
