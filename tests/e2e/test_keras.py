@@ -354,6 +354,33 @@ def test_names_are_data(spark, tmp_path):
     ] == [total]
 
 
+def test_settings_of_keras_travel_with_the_program_and_with_a_saved_estimator(spark, keras, tmp_path):
+    def model():
+        made = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+
+        def is_bfloat16(y, p):
+            return float(made.layers[0].compute_dtype == "bfloat16")
+
+        def epsilon(y, p):
+            return keras.config.epsilon()
+
+        made.compile("sgd", "mse", metrics=[is_bfloat16, epsilon])
+        return made
+
+    before = keras.config.dtype_policy(), keras.config.epsilon()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    keras.config.set_epsilon(0.25)
+    try:
+        estimator(model, clusterSize=1, epochs=1).save(str(tmp_path / "estimator"))
+    finally:
+        keras.config.set_dtype_policy(before[0])
+        keras.config.set_epsilon(before[1])
+    df = spark.createDataFrame([([1.0], 1.0)], "features array<float>, label float")
+    history = KerasEstimator.load(str(tmp_path / "estimator")).fit(df).summary.history
+    assert (history["is_bfloat16"], history["epsilon"]) == ([1.0], [0.25])
+    assert (keras.config.dtype_policy(), keras.config.epsilon()) == before
+
+
 def generator_of_images():
     """A model without ``call``, as examples of autoencoders and of adversarial networks are."""
     import keras

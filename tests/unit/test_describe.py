@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -219,6 +221,31 @@ class TestSource:
         text = str(caught.value)
         assert text.startswith("The model cannot be saved (NotImplementedError: ")
         assert "KerasEstimator(model=make_model)" in text
+
+
+def test_settings_of_keras_go_along(keras):
+    from tfos_ml.keras.global_config import GlobalConfig
+
+    config = keras.config
+    config.set_dtype_policy(config.dtype_policy())
+    begin = GlobalConfig.current()
+    config.set_floatx("float64")
+    config.set_epsilon(1e-3)
+    config.set_image_data_format("channels_first")
+    config.set_dtype_policy("mixed_bfloat16")
+    try:
+        sent = GlobalConfig.current()
+    finally:
+        begin.apply()
+    try:
+        sent.apply()
+        assert keras.layers.Dense(1).compute_dtype == "bfloat16"
+        assert keras.layers.Conv2D(1, 1).data_format == "channels_first"
+        assert (config.floatx(), config.epsilon()) == ("float64", 1e-3)
+        with ThreadPoolExecutor(1) as pool:  # that of a search, whose policy Keras does not know
+            assert pool.submit(GlobalConfig.current, sent).result() == sent
+    finally:
+        begin.apply()
 
 
 class TestAllKeras:

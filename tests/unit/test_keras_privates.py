@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,27 @@ def test_symbolic_build():
     keras_privates.symbolic_build(model, (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])))
     assert (model.built, model.optimizer.built, len(model.trainable_variables)) == (True, True, 2)
     assert keras_privates.losses_of_outputs(keras_privates.compiled_loss(model))
+
+
+def test_the_global_dtype_policy_is_read_without_setting_it():
+    def policies():
+        keras.config.set_floatx("float64")
+        try:
+            return (
+                keras_privates.global_dtype_policy(),
+                keras.config.dtype_policy(),
+                keras_privates.global_dtype_policy(),
+            )
+        finally:
+            keras.config.set_floatx("float32")
+
+    import keras
+
+    with ThreadPoolExecutor(1) as fresh:  # Keras keeps it by thread
+        before, read, after = fresh.submit(policies).result()
+    assert before is None
+    assert after is read
+    assert read.name == "float64"
 
 
 def test_is_validation_of_fit():

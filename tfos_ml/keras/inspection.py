@@ -243,7 +243,7 @@ def answer(folder: Path) -> dict[str, Any]:
 
     with open(folder / REQUEST, "rb") as file:
         source, adapted, schema = cloudpickle.load(file)
-    model = source.build()
+    model = source.build_for_process()
     description = describe(model)
     if adapted:
         from tfos_ml.keras import adapt

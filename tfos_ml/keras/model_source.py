@@ -21,6 +21,7 @@ from tfos_ml.common import filesystems
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
+from tfos_ml.keras.global_config import GlobalConfig
 from tfos_ml.worker import keras_privates
 
 REASON_CHARACTERS = 600
@@ -41,6 +42,13 @@ class ModelSource:
     arguments: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the function
     custom_objects: Mapping[str, Any] = field(default_factory=dict)  # layers, losses and metrics by name
     seeds: Sequence[Any] = ()  # states of the seed generators, which the file does not have
+    config: GlobalConfig | None = None  # to be applied before the model is built; None for that of the process
+
+    def build_for_process(self) -> Any:
+        """The compiled model, under the program's settings of Keras, which remain those of this process."""
+        if self.config is not None:
+            self.config.apply()
+        return self.build()
 
     def build(self) -> Any:
         """The compiled model; raises ``ModelError`` if the file cannot be loaded in this process."""

@@ -114,7 +114,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
 def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: list[str]) -> tuple[Any, TrainingData]:
     """The model with all its variables, and the rows of this worker; adds to `notices` of settings that it changes."""
     keras.utils.set_random_seed(ctx.settings.seed % 2**32)
-    model = task.source.build()
+    model = task.source.build_for_process()
     if task.adapted:
         adapt.load_assets(model, task.adapted)
     data = TrainingData(ctx, group, model, task.description, task.class_weight)

@@ -30,6 +30,7 @@ from tfos_ml.keras.column_checks import (
     narrow_vectors,
 )
 from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
+from tfos_ml.keras.global_config import GlobalConfig
 from tfos_ml.keras.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, read_weights, source_of
 from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.keras.train_function import evaluate, train
@@ -96,6 +97,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         self._description: ModelDescription | None = None
         self._callbacks: list[Any] = []
         self._custom_objects: dict[str, Any] = {}
+        self._saved_config: GlobalConfig | None = None
         self._set_given(given)
 
     def _set_given(self, given: dict[str, Any]) -> Self:
@@ -113,13 +115,14 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def setModel(self, value: Any) -> KerasEstimator:
         """Set the model or model function."""
+        self._saved_config, config = None, GlobalConfig.current()
         if not hasattr(value, "compile") and callable(value):
-            self._source, self._description = ModelSource(function=value), None
+            self._source, self._description = ModelSource(function=value, config=config), None
             return self
         from tfos_ml.keras.inspection import describe
 
         description = describe(value)
-        self._source = source_of(value)
+        self._source = dataclasses.replace(source_of(value), config=config)
         # What names classes of the user's own is looked at again, in a process that does not know them.
         self._description = description if is_all_keras(self._source) else None
         return self
@@ -258,7 +261,16 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             )
         if self._source.function is not None:
             check_model_function(self._source.function, arguments or {})
-        return dataclasses.replace(self._source, arguments=arguments, custom_objects=self._objects(self._source))
+        return dataclasses.replace(
+            self._source,
+            arguments=arguments,
+            custom_objects=self._objects(self._source),
+            config=self._keras_config(self._source),
+        )
+
+    def _keras_config(self, source: ModelSource) -> GlobalConfig | None:
+        """Keras's settings of the program as they are now, or as they were when the estimator was saved."""
+        return self._saved_config or GlobalConfig.current(source.config)
 
     def _objects(self, source: ModelSource) -> dict[str, Any]:
         """What a saved model names: what the user has passed, and what the model brings along."""
@@ -311,12 +323,13 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _files(self) -> dict[str, bytes]:
         source = self._source or ModelSource()
-        parts = (source.function, self._callbacks, self._objects(source), source.seeds)
+        parts = (source.function, self._callbacks, self._objects(source), source.seeds, self._keras_config(source))
         files = {PROGRAM_FILE: pack_program("The model", source.function, parts, self._named_parts())}
         return files if source.archive is None else {**files, _MODEL_FILE: source.archive}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        function, self._callbacks, self._custom_objects, seeds = unpack_program(files[PROGRAM_FILE])
+        program = unpack_program(files[PROGRAM_FILE])
+        function, self._callbacks, self._custom_objects, seeds, self._saved_config = program
         if function is not None or _MODEL_FILE in files:
             self._source = ModelSource(archive=files.get(_MODEL_FILE), function=function, seeds=seeds)
 

@@ -199,6 +199,16 @@ def seed_states(model: Any) -> list[Any]:
     return [variable for variable in model.variables if variable.name == "seed_generator_state"]
 
 
+def global_dtype_policy() -> Any:
+    """The policy that the program, or a layer before, has set in this thread; None if there is none.
+
+    ``keras.config.dtype_policy`` would set it, and a later ``set_floatx`` would not change it any more.
+    """
+    from keras.src.backend.common.global_state import get_global_attribute
+
+    return get_global_attribute("dtype_policy")
+
+
 def global_seed_state() -> Any:
     """The state of the seed generator for draws without a seed."""
     from keras.src.random.seed_generator import global_seed_generator
