@@ -49,7 +49,7 @@ def state_of():
             seeds=[np.array([epoch, 7], np.uint32)],
             random={"python": (3, (1, 2), None), "numpy": ("MT19937", np.arange(4, dtype=np.uint32), 624, 0, 0.0)},
             digest=11,
-            callbacks={"0": {"wait": 2, "best": np.float32(0.5), "names": {"a"}}},
+            callbacks={"EarlyStopping(loss) 0": {"wait": 2, "best": np.float32(0.5), "best_weights": [np.ones(2)]}},
             pickled=b"x",
         )
         return replace(state, **changes)
@@ -217,18 +217,22 @@ class TestModelDir:
         )
 
 
-@pytest.fixture
-def passed_on(keras):
-    """A callback made anew by `make`, with the state of another."""
-    from tfos_ml.keras.callback_state import callback_states, set_callback_states
+def states_of(callbacks):
+    """A function that takes the states of callbacks as a checkpoint does, and sets them for others."""
+    from tfos_ml.keras.callback_state import CallbackStates, by_key, set_callback_states
 
-    def passed_on(callback, make):
-        plain, pickled, _ = callback_states([callback])
-        fresh = make()
-        set_callback_states({0: fresh}, plain, pickled)
-        return fresh
+    states = CallbackStates(by_key(callbacks))
 
-    return passed_on
+    def take():
+        plain, pickled, notices = states.take()
+        return SimpleNamespace(
+            plain=plain,
+            pickled=pickled,
+            notices=notices,
+            given_to=lambda *fresh: set_callback_states(by_key(fresh), plain, pickled),
+        )
+
+    return take
 
 
 def stand_in(**values):
@@ -238,64 +242,141 @@ def stand_in(**values):
 
 
 class TestCallbacks:
-    def test_early_stopping_goes_on_counting(self, keras, passed_on):
+    def test_early_stopping_goes_on_counting(self, keras):
         def make():
             callback = keras.callbacks.EarlyStopping(monitor="loss", patience=2, mode="min", restore_best_weights=True)
             callback.set_model(stand_in())
             callback.on_train_begin()
             return callback
 
-        first = make()
+        first, second = make(), make()
+        take = states_of([first])
         for epoch, loss in enumerate([1.0, 0.5, 0.6]):
             first.on_epoch_end(epoch, {"loss": loss})
-        second = passed_on(first, make)
+        take().given_to(second)
         assert (second.wait, second.best, second.best_epoch) == (1, 0.5, 1)
         np.testing.assert_array_equal(second.best_weights, first.best_weights)
         second.on_epoch_end(3, {"loss": 0.7})
         assert second.model.stop_training
         assert not first.model.stop_training
 
-    def test_a_plateau_goes_on_counting(self, keras, passed_on):
+    @pytest.mark.parametrize("is_subclass", [False, True])
+    def test_a_plateau_goes_on_counting(self, keras, is_subclass):
         """Keras changes the sign of its ``min_delta`` when it chooses the function that compares, so only once."""
 
+        class Own(keras.callbacks.ReduceLROnPlateau):
+            pass
+
         def make():
-            callback = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=2, min_delta=0.5)
+            kind = Own if is_subclass else keras.callbacks.ReduceLROnPlateau
+            callback = kind(monitor="loss", patience=2, min_delta=0.5)
             callback.set_model(stand_in())
             callback.on_train_begin()
             return callback
 
-        first = make()
+        first, second = make(), make()
+        take = states_of([first])
         first.on_epoch_end(0, {"loss": 3.0})
-        second = passed_on(first, make)
+        take().given_to(second)
         for epoch, loss in enumerate([2.8, 2.7], 1):
             second.on_epoch_end(epoch, {"loss": loss})
         assert second.best == 3.0
         assert float(second.model.optimizer.learning_rate) < 0.5
 
-    def test_what_is_not_plain_is_pickled_or_left_out_and_said(self, keras, passed_on):
-        from tfos_ml.keras.callback_state import callback_states
+    def test_settings_are_those_of_the_new_fit(self, keras):
+        first = keras.callbacks.EarlyStopping("val_loss", patience=3)
+        take = states_of([first])
+        first.wait, first.best = 2, 0.5
+        other = keras.callbacks.EarlyStopping("val_loss", patience=10, min_delta=0.1)
+        take().given_to(other)
+        assert (other.patience, other.min_delta, other.wait, other.best) == (10, 0.1, 2, 0.5)
 
-        class Counting(keras.callbacks.Callback):
+    def test_the_best_value_of_one_metric_is_not_that_of_another(self, keras):
+        first = keras.callbacks.EarlyStopping("val_loss")
+        take = states_of([first])
+        first.wait, first.best = 2, 0.5
+        other = keras.callbacks.EarlyStopping("val_auc", mode="max")
+        take().given_to(other)
+        assert (other.monitor, other.wait, other.best) == ("val_auc", 0, None)
+
+    def test_state_finds_its_class_in_another_list(self, keras, tmp_path):
+        losses, stopping = loss_history(keras)(), keras.callbacks.EarlyStopping("loss")
+        take = states_of([losses, stopping, second := loss_history(keras)()])
+        losses.losses, stopping.wait, second.losses = [1.0], 4, [2.0]
+        logger, new = keras.callbacks.CSVLogger(str(tmp_path / "log")), keras.callbacks.EarlyStopping("loss")
+        fresh = [logger, new, loss_history(keras)(), loss_history(keras)()]
+        take().given_to(*fresh)
+        assert not hasattr(logger, "wait")
+        assert (new.wait, fresh[2].losses, fresh[3].losses) == (4, [1.0], [2.0])
+
+    def test_state_is_a_copy_of_the_moment(self, keras):
+        history = loss_history(keras)()
+        take = states_of([history])
+        history.losses = [1.0, 2.0]
+        history.by_name = {"loss": history.losses}
+        state = take()
+        history.losses.append(3.0)
+        fresh = loss_history(keras)()
+        for _ in range(2):  # when the training, and when its epoch begins
+            state.given_to(fresh)
+            assert fresh.losses == [1.0, 2.0]
+            fresh.losses.append(4.0)
+        assert fresh.by_name["loss"] is fresh.losses
+
+    @pytest.mark.parametrize("is_subclass", [False, True])
+    def test_a_class_may_say_what_its_state_is(self, keras, is_subclass):
+        class Own(keras.callbacks.EarlyStopping if is_subclass else keras.callbacks.Callback):
             def __init__(self):
                 super().__init__()
-                self.lock, self.count, self.seen = threading.Lock(), 0, deque()
+                self.seen, self.log = 0, []
 
-        first = Counting()
-        first.count = 5
-        first.seen.append("a")
-        plain, _, notices = callback_states([first])
-        assert plain["0"]["count"] == 5
-        assert notices == [
-            "Counting: checkpoints have its ['seen'] pickled.",
-            "Counting: checkpoints are without its ['lock'], which cannot be pickled.",
+            def get_state(self):
+                return self.seen
+
+            def set_state(self, state):
+                self.seen = state
+
+        first, fresh = Own(), Own()
+        take = states_of([first])
+        first.seen, first.log, first.wait = 5, ["a"], 2
+        take().given_to(fresh)
+        assert (fresh.seen, fresh.log, getattr(fresh, "wait", 0)) == (5, [], 2 if is_subclass else 0)
+
+    def test_attributes_that_did_not_change_are_settings(self, keras):
+        class Counting(keras.callbacks.Callback):
+            def __init__(self, every):
+                super().__init__()
+                self.every, self.count, self.name = every, 0, {"of": [every]}
+                self.lock, self.rule = threading.Lock(), lambda epoch: epoch
+
+        first, fresh = Counting(3), Counting(7)
+        take = states_of([first])
+        first.count, first.seen = 5, deque("a")
+        state = take()
+        state.given_to(fresh)
+        assert (fresh.every, fresh.count, fresh.name, fresh.seen) == (7, 5, {"of": [7]}, deque("a"))
+        assert fresh.lock is not first.lock
+        assert not state.notices
+
+    def test_what_cannot_be_saved_is_said(self, keras):
+        class Averaging(keras.callbacks.Callback):
+            def __init__(self):
+                super().__init__()
+                self.mean, self.teacher = keras.metrics.Mean(), keras.layers.Dense(1)
+
+            def on_train_begin(self, logs=None):
+                self.lock, self.sums = threading.Lock(), [keras.Variable(0.0)]
+
+        callback = Averaging()
+        take = states_of([callback])
+        callback.on_train_begin()
+        callback.mean.update_state(2.0)
+        assert take().notices == [
+            "Averaging: checkpoints are without its ['mean', 'lock', 'sums'], which cannot be pickled or hold "
+            "variables. Give the class get_state() and set_state(state), so that a fit can resume."
         ]
-        second = passed_on(first, Counting)
-        assert (second.count, list(second.seen)) == (5, ["a"])
-        assert second.lock is not first.lock
 
     def test_keras_own_callbacks_are_plain(self, keras, tmp_path):
-        from tfos_ml.keras.callback_state import callback_states
-
         made = [
             keras.callbacks.EarlyStopping(),
             keras.callbacks.ReduceLROnPlateau(),
@@ -303,8 +384,33 @@ class TestCallbacks:
             keras.callbacks.LearningRateScheduler(lambda epoch: 0.1),
             keras.callbacks.TerminateOnNaN(),
         ]
-        _, pickled, notices = callback_states(made)
-        assert (pickled, notices) == (b"", [])
+        state = states_of(made)()
+        assert (state.pickled, state.notices) == (b"", [])
+
+    @pytest.mark.parametrize(
+        "name", ["EarlyStopping", "History", "ModelCheckpoint", "ReduceLROnPlateau", "TensorBoard"]
+    )
+    def test_keras_has_the_attributes_with_its_state(self, keras, tmp_path, name):
+        from tfos_ml.keras.callback_state import OF_KERAS
+
+        kind = getattr(keras.callbacks, name)
+        callback = kind(str(tmp_path / "log.keras")) if name in ("ModelCheckpoint", "TensorBoard") else kind()
+        callback.set_model(keras.Sequential())
+        callback.on_train_begin()
+        assert {*OF_KERAS[name]} <= {*vars(callback)}
+
+
+def loss_history(keras):
+    """The callback of Keras's guide."""
+
+    class LossHistory(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.losses = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.losses.append(logs["loss"])
+
+    return LossHistory
 
 
 class TestVariables:

@@ -202,7 +202,7 @@ def frames_of_tfrecords(content):
 # What is saved
 
 
-TEXT, ARRAYS = state_codec.dumps({"a": [1, (2.0, None)], "b": np.arange(4), "c": {"d": {1, 2}}})
+TEXT, ARRAYS = state_codec.dumps({"a": [1, (2.0, None)], "b": np.arange(4), "c": {"d": (1, 2)}})
 
 
 @format_of(TEXT.encode(), raises=ValueError)

@@ -3,7 +3,7 @@
 ``modelDir/tfos_ml/epoch-00003-step-000000-<run>/`` contains
 
 - ``model.weights.h5``: the variables of the model and its optimizers, as Keras itself writes and loads them;
-- ``arrays.npz``, and ``callbacks.pkl`` if a callback has state that is not plain;
+- ``arrays.npz``, and ``callbacks.pkl`` if a callback of the user's class has state;
 - ``state.json``: everything else, and the checksums of the other files. It is written last.
 
 A directory without it, or with files that do not match it, does not count; then the one before is used. The last two
@@ -22,7 +22,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from tfos_ml.keras.state_codec import Array
 
 KEPT = 2
 STATE, ARRAYS, PICKLED, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"
-FORMAT = 1  # of what the files contain
+FORMAT = 2  # of what the files contain
 _BLOCK = 1 << 20
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)-")
 
@@ -59,20 +59,20 @@ class TrainingState:
     digest: int  # of the variables
     metrics: list[Array] = field(default_factory=list)  # states of the metrics after these steps, for all rows
     variables: list[Array] = field(default_factory=list)  # all, if the file of weights lacks some
-    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)  # attributes by the callback's number
-    pickled: bytes = b""  # further attributes
+    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)  # states of Keras's callbacks
+    pickled: bytes = b""  # states of others
 
     def to_files(self) -> dict[str, bytes]:
         """Contents of files by name."""
-        fields = {name: getattr(self, name) for name in asdict(self) if name != "pickled"}
-        text, arrays = state_codec.dumps(fields)
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pickled"}
+        text, arrays = state_codec.dumps(values)
         return {STATE: text.encode(), ARRAYS: arrays, **({PICKLED: self.pickled} if self.pickled else {})}
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> TrainingState:
         """The reverse of :meth:`to_files`."""
-        fields = state_codec.loads(files[STATE].decode(), files[ARRAYS])
-        return cls(**fields, pickled=files.get(PICKLED, b""))
+        values = state_codec.loads(files[STATE].decode(), files[ARRAYS])
+        return cls(**values, pickled=files.get(PICKLED, b""))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import zipfile
 from typing import Any
 
@@ -21,16 +20,16 @@ class NotPlainError(TypeError):
 def encoded(value: Any, arrays: list[Array]) -> Any:
     """A value as JSON has it; adds its arrays to `arrays`.
 
-    Takes None, bool, int, float, str, NumPy's arrays and numbers, functions that can be found by their name, and lists,
-    tuples, sets and dictionaries of these. Raises ``NotPlainError`` for all else, including subclasses.
+    Takes None, bool, int, float, str, NumPy's arrays and numbers, and lists, tuples and dictionaries of these. Raises
+    ``NotPlainError`` for all else, including subclasses.
     """
     kind = type(value)
     if value is None or kind in (bool, int, float, str):
         return value
     if kind is list:
         return [encoded(item, arrays) for item in value]
-    if kind in (tuple, set):
-        return {kind.__name__: [encoded(item, arrays) for item in value]}
+    if kind is tuple:
+        return {"tuple": [encoded(item, arrays) for item in value]}
     if kind is dict:
         return {"dict": [[encoded(key, arrays), encoded(item, arrays)] for key, item in value.items()]}
     if kind is np.ndarray or isinstance(value, (np.number, np.bool_)):
@@ -42,18 +41,7 @@ def encoded(value: Any, arrays: list[Array]) -> Any:
         else:
             raise NotPlainError(f"an array of {array.dtype}")
         return {"array": len(arrays) - 1, "dtype": array.dtype.name, "scalar": kind is not np.ndarray}
-    if callable(value) and _by_name(*_name_of(value)) is value:
-        return {"function": _name_of(value)}
     raise NotPlainError(f"a {kind.__name__}")
-
-
-def _name_of(function: Any) -> list[str]:
-    return [str(getattr(function, "__module__", None)), str(getattr(function, "__qualname__", None))]
-
-
-def _by_name(module: str, name: str) -> Any:
-    """A function of a module that is imported already; None if there is none."""
-    return getattr(sys.modules.get(module), name, None)
 
 
 def decoded(value: Any, arrays: list[Array]) -> Any:
@@ -67,12 +55,9 @@ def decoded(value: Any, arrays: list[Array]) -> Any:
         if array.dtype.name != value["dtype"]:
             array = array.view(getattr(ml_dtypes, value["dtype"]))
         return array[()] if value["scalar"] else array
-    if "function" in value:
-        return _by_name(*value["function"])
     if "dict" in value:
         return {decoded(key, arrays): decoded(item, arrays) for key, item in value["dict"]}
-    ((name, items),) = value.items()
-    return {"tuple": tuple, "set": set}[name](decoded(item, arrays) for item in items)
+    return tuple(decoded(item, arrays) for item in value["tuple"])
 
 
 def dumps(value: Any) -> tuple[str, bytes]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.callback_state import callback_states, set_callback_states
+from tfos_ml.keras.callback_state import CallbackStates, keys_with_state, set_callback_states
 from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
 from tfos_ml.keras.data_parallel import metric_variables
 from tfos_ml.keras.training_data import TrainingData, fingerprint
@@ -42,7 +42,7 @@ class StateStore:
     """The state of one training in ``modelDir``, if there is one; a context manager around the training.
 
     All workers call :meth:`load` and :meth:`save` together; the chief reads and writes. `callbacks` are those of this
-    worker by number, and `history` has the logs of each epoch.
+    worker by their keys, and `history` has the logs of each epoch.
     """
 
     def __init__(
@@ -51,13 +51,14 @@ class StateStore:
         group: WorkerGroup,
         model: keras.Model,
         data: TrainingData,
-        callbacks: Mapping[int, Any],
+        callbacks: Mapping[str, Any],
         history: list[dict[str, float]],
         notices: list[str],
     ):
         self._ctx, self._group, self._model, self._data = ctx, group, model, data
         self._callbacks, self._history, self._notices = callbacks, history, notices
         self._checkpoints: Checkpoints | None = None  # on the chief
+        self._states: CallbackStates | None = None  # there, too
         self._terminated: list[int] = []  # signals that ask this process to end
         self._weights: WeightsFile | None = None
         self._stack = contextlib.ExitStack()
@@ -75,6 +76,7 @@ class StateStore:
             timeout = self._ctx.settings.feed_timeout
             checkpoints = Checkpoints(uri, self._ctx.run_id, self._tell_saved, timeout)
             self._checkpoints = self._stack.enter_context(checkpoints)
+            self._states = CallbackStates(self._callbacks)
         return self
 
     def __exit__(self, *exception: Any) -> bool | None:
@@ -130,6 +132,11 @@ class StateStore:
                 f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
                 "with other rows. Choose another modelDir to start from the beginning."
             )
+        if self._ctx.is_chief and (unused := keys_with_state(state.callbacks, state.pickled) - {*self._callbacks}):
+            self._notices.append(
+                f"modelDir={redact(self._ctx.checkpoint_dir)!r} has states of callbacks that this fit does not have: "
+                f"{sorted(unused)}. It has {sorted(self._callbacks)}."
+            )
 
     def _tell_saved(self, state: TrainingState) -> None:
         self._ctx.note_position(Position(state.epoch, state.step, self._data.train.steps), is_saved=True)
@@ -144,12 +151,12 @@ class StateStore:
         if not self.keeps_state:
             return
         rows = self._fingerprint
-        if self._checkpoints is None:
+        if self._checkpoints is None or self._states is None:
             return
         self._checkpoints.wait()
         self._weights = self._weights or WeightsFile(self._model, self._checkpoints.weights_file)
         variables, write_weights = self._weights.take()
-        attributes, pickled, notices = callback_states(list(self._callbacks.values()))
+        plain, pickled, notices = self._states.take()
         self._notices += [notice for notice in notices if notice not in self._notices]
         state = TrainingState(
             epoch=epoch,
@@ -164,7 +171,7 @@ class StateStore:
             digest=digest(variables),
             metrics=list(metrics),
             variables=[] if self._weights.is_complete else variables,
-            callbacks=attributes,
+            callbacks=plain,
             pickled=pickled,
         )
         self._checkpoints.save(state, write_weights)
@@ -178,7 +185,7 @@ class StateStore:
 class Resume(keras.callbacks.Callback):
     """Restores what callbacks have reset for the new ``fit``, and at the beginning of an epoch that had begun."""
 
-    def __init__(self, model: Any, callbacks: Mapping[int, Any], state: TrainingState):
+    def __init__(self, model: Any, callbacks: Mapping[str, Any], state: TrainingState):
         super().__init__()
         self._callbacks = callbacks
         self._state = state

@@ -20,6 +20,7 @@ from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
 from tfos_ml.keras.batch_statistics import is_batch_normalization
 from tfos_ml.keras.build import build
+from tfos_ml.keras.callback_state import by_key
 from tfos_ml.keras.callbacks import (
     EpochEndSync,
     EpochStartSync,
@@ -179,8 +180,8 @@ class _Training:
         self._notices = notices
         tensorboard = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
         self._callbacks = {
-            number: callback
-            for number, callback in enumerate([*task.callbacks, *tensorboard])
+            key: callback
+            for key, callback in by_key([*task.callbacks, *tensorboard]).items()
             if runs_here(callback, ctx.is_chief)
         }
         self._history: list[dict[str, float]] = []
