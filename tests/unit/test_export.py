@@ -3,6 +3,7 @@ import functools
 import inspect
 import os
 import resource
+import shutil
 
 import keras
 import numpy as np
@@ -21,7 +22,7 @@ from tfos_ml.inference.saved_model import (
     parse_signature,
     read_signature,
 )
-from tfos_ml.worker.export import export_saved_model, is_distributed
+from tfos_ml.worker.export import can_be_served, export_saved_model, is_distributed, prepare
 
 KEY = "serving_default"
 FLAT = ColumnSpec("features", "pixels", "feature", "float32", 1)
@@ -236,6 +237,70 @@ def augmenting():
         kind(**{n: arguments[n] for n in names if n in arguments}) for kind, names in zip(kinds, needed, strict=True)
     ]
     return [*made, keras.layers.Pipeline([keras.layers.RandomFlip()]), keras.layers.GaussianNoise(0.1)]
+
+
+class Cents(keras.Model):
+    """Predicts in another unit than that of its loss."""
+
+    def predict_step(self, data):
+        return 100.0 * super().predict_step(data)
+
+
+class Words(keras.Sequential):
+    def predict_step(self, data):
+        return {"word": tf.gather(["no", "yes"], tf.argmax(super().predict_step(data), -1))}
+
+
+class Uncalled(keras.Model):
+    """Has no ``call``."""
+
+    def __init__(self):
+        super().__init__()
+        self.decoder = keras.layers.Dense(2)
+
+    def predict_step(self, data):
+        return self.decoder(data)
+
+
+class InPython(keras.Sequential):
+    def predict_step(self, data):
+        return super().predict_step(data).numpy()
+
+
+class TestPredictStep:
+    """What ``model.predict`` returns is what is exported."""
+
+    @pytest.mark.parametrize("kind", ["one", "dict", "list"])
+    def test_takes_inputs_as_predict_gives_them(self, export, kind):
+        plain = (
+            Cents(*((given := keras.Input((4,))), keras.layers.Dense(2)(given))) if kind == "one" else two_inputs(kind)
+        )
+        model = Cents(plain.input, plain.output)
+        named = {"features": ROWS} if kind == "one" else {"left": LEFT, "right": RIGHT}
+        given = {"one": ROWS, "list": [LEFT, RIGHT], "dict": named}[kind]
+        _, outputs = export(model, SINGLE if kind == "one" else PAIR, **named)
+        (served,) = outputs.values()
+        np.testing.assert_allclose(served, model.predict(given, verbose=0), rtol=1e-5)
+
+    def test_can_return_other_outputs_than_the_model(self, export):
+        model = Words([keras.Input((4,)), keras.layers.Dense(2)])
+        signature, outputs = export(model, features=ROWS)
+        assert signature.outputs == {"word": TensorInfo("string", (None,))}
+        assert outputs["word"].tolist() == model.predict(ROWS, verbose=0)["word"].tolist()
+
+    def test_can_be_an_attribute_of_the_model_and_need_no_call(self, export):
+        uncalled, lent = Uncalled(), keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        lent.predict_step = lambda data: lent(data) + 1.0
+        assert can_be_served(uncalled)
+        _, outputs = export(lent, features=ROWS)
+        np.testing.assert_allclose(next(iter(outputs.values())), lent(ROWS) + 1.0, rtol=1e-6)
+        shutil.rmtree(export.path)
+        _, outputs = export(uncalled, features=ROWS)
+        np.testing.assert_allclose(outputs["output_0"], uncalled.decoder(ROWS), rtol=1e-6)
+
+    def test_that_runs_in_python_is_told_before_the_training(self):
+        model = InPython([keras.Input((4,)), keras.layers.Dense(2)])
+        assert "numpy" in prepare(model, {"features": floats(4)}, KEY).reason
 
 
 class TestWhatFunctionsUse:

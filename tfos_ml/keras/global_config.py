@@ -34,7 +34,7 @@ class GlobalConfig:
         Keras keeps the policy by thread, and searches fit in threads of their own. One without a policy has that of
         `default`.
         """
-        keras = sys.modules.get("keras")
+        keras: Any = sys.modules.get("keras")
         if not hasattr(keras, "config"):
             return None
         config, policy = keras.config, keras_privates.global_dtype_policy()

@@ -47,9 +47,11 @@ class ModelDescription:
     overview : ModelOverview
         Facts by which people compare models.
     has_call : bool
-        Whether the model defines ``call``, so that it can be exported.
+        Whether the model defines ``call``.
     idle_scalers : list of str
         Normalization layers that change nothing, maybe because they have not been adapted.
+    has_predict_step : bool
+        Whether the model defines ``predict_step``. What it returns is exported, and may not be `outputs`.
     has_own_loss : bool
         Whether the model defines ``train_step`` or ``compute_loss``. The compiled loss may then not be used.
     """
@@ -62,8 +64,14 @@ class ModelDescription:
     activations: dict[str, str] = field(default_factory=dict)
     overview: ModelOverview = field(default_factory=ModelOverview)
     has_call: bool = True
+    has_predict_step: bool = False
     idle_scalers: list[str] = field(default_factory=list)
     has_own_loss: bool = False
+
+    @property
+    def can_be_served(self) -> bool:
+        """Whether the model defines what ``predict`` computes."""
+        return self.has_call or self.has_predict_step
 
     def loss_of(self, output: str) -> LossInfo | None:
         """The loss that an output and its labels have to fit; None if the model computes its loss itself."""
@@ -109,7 +117,7 @@ def describe(model: Any) -> ModelDescription:
     ModelError
         If it is not a compiled Keras 3 model that KerasEstimator can train.
     """
-    from tfos_ml.worker.export import declared_inputs, declared_outputs, has_call
+    from tfos_ml.worker.export import declared_inputs, declared_outputs, has_call, has_predict_step
 
     _check_kind(model)
     _check_compiled(model)
@@ -124,6 +132,7 @@ def describe(model: Any) -> ModelDescription:
         output_activations(model),
         overview(model, {output: loss.name for output, loss in losses.items()}),
         has_call(model),
+        has_predict_step(model),
         [layer.name for layer in layers if _is_idle_scaler(layer)],
         _has_own_loss(model),
     )

@@ -142,7 +142,7 @@ def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeCon
     state = random_state()
     reason = ctx.prepare_export(model, data.inputs)
     set_random_state(state)
-    if not reason or not task.description.has_call:  # the driver has told the user
+    if not reason or not task.description.can_be_served:  # the driver has told the user
         return []
     ctx.log(reason)
     return [reason]

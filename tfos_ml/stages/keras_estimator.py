@@ -173,7 +173,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             check_reductions(description)
         if not self._validates():
             warn_of_monitors(self._callbacks)
-        if not description.has_call:
+        if not description.can_be_served:
             warn(not_exported(NO_CALL), errors.NothingExportedWarning)
         layers = self._get("adaptLayers") or []
         warn_of_idle_layers([name for name in description.idle_scalers if name not in layers])
@@ -235,7 +235,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         self._check_params()
         _, description = self._fit_to_model(schema, SparkSession.getActiveSession())
         outputs = description.outputs
-        if outputs is None:  # a model that is not built
+        if outputs is None or description.has_predict_step:  # not known before it runs
             return schema
         prediction_spec = self._prediction_spec(description)
         columns = output_columns(self, outputs, prediction_spec, schema, self._label_names(schema))
@@ -334,6 +334,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             self._source = ModelSource(archive=files.get(_MODEL_FILE), function=function, seeds=seeds)
 
     def _prediction_spec(self, description: ModelDescription) -> PredictionSpec:
+        if description.has_predict_step:
+            return PredictionSpec()  # it returns what the user wants, which the loss does not say
         outputs = description.outputs
         if (outputs is not None and len(outputs) > 1) or len(description.losses) != 1:
             return PredictionSpec()

@@ -144,7 +144,7 @@ def prepare(model: Any, inputs: Mapping[str, TensorInfo], key: str) -> Serving |
         return Serving(model, inputs, key)
     except Exception as error:  # of Keras, TensorFlow or the model
         prefix = "" if isinstance(error, ModelError) else f"{type(error).__name__}: "
-        why = f"{prefix}{message_excerpt(str(error))}" if has_call(model) else NO_CALL
+        why = f"{prefix}{message_excerpt(str(error))}" if can_be_served(model) else NO_CALL
         return Unserved(not_exported(why.rstrip(".")))
 
 
@@ -153,6 +153,17 @@ def has_call(model: Any) -> bool:
     import keras
 
     return type(model).call is not keras.Model.call
+
+
+def has_predict_step(model: Any) -> bool:
+    """Whether a model is a Keras 3 model that defines ``predict_step``, by its class or by itself."""
+    keras = sys.modules.get("keras")
+    return _is_keras_3(model) and getattr(model.predict_step, "__func__", None) is not keras.Model.predict_step
+
+
+def can_be_served(model: Any) -> bool:
+    """Whether a Keras 3 model defines what ``predict`` computes."""
+    return has_call(model) or has_predict_step(model)
 
 
 def _tables(function: Any) -> list[Any]:
@@ -268,19 +279,33 @@ def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
 
 
 def _serving_function(model: Any, inputs: Mapping[str, TensorInfo], arguments: Mapping[str, str]) -> Any:
-    """A Python function of one tensor for each input, two (values and row splits) for ragged ones, by `arguments`."""
+    """A Python function of one tensor for each input, two (values and row splits) for ragged ones, by `arguments`.
+
+    It computes what ``model.predict`` does: ``predict_step``, if the model has its own, else ``call``.
+    """
+    own_step = has_predict_step(model)
     is_keras = hasattr(model, "trainable_variables") and hasattr(model, "compute_output_shape")
 
     def serve(*args: Any, **kwargs: Any) -> dict[str, Any]:
         values = {**dict(zip(arguments.values(), args, strict=False)), **kwargs}
         tensors = {name: values[argument] for name, argument in arguments.items()}
         arranged = arrange_inputs(model, {name: _joined(name, tensor, tensors) for name, tensor in inputs.items()})
-        outputs = model(arranged, training=False) if is_keras else model(arranged)
+        if own_step:
+            outputs = model.predict_step(_packed(arranged))
+        else:
+            outputs = model(arranged, training=False) if is_keras else model(arranged)
         return _name_outputs(outputs, model)
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in arguments.values()]
     serve.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return serve
+
+
+def _packed(arranged: Any) -> Any:
+    """Inputs as ``predict_step`` gets them from ``predict``."""
+    import keras
+
+    return keras.utils.pack_x_y_sample_weight(arranged)
 
 
 def _joined(name: str, tensor: TensorInfo, tensors: Mapping[str, Any]) -> Any:
