@@ -143,6 +143,24 @@ class TestPreprocessing:
             assert describe(model).not_adapted == ([] if options else ["layer"])
 
 
+def test_the_output_of_a_predict_step_is_not_explained_by_the_loss(keras):
+    from tfos_ml import KerasEstimator
+    from tfos_ml.inference.prediction import PredictionSpec
+    from tfos_ml.keras.inspection import describe
+
+    class Named(keras.Sequential):
+        def predict_step(self, data):
+            return keras.ops.softmax(super().predict_step(data))
+
+    def spec(kind):
+        model = kind([keras.layers.Input((4,)), keras.layers.Dense(3)])
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return KerasEstimator(model=model)._prediction_spec(describe(model))
+
+    assert spec(keras.Sequential) == PredictionSpec("multiclass", from_logits=True)
+    assert spec(Named) == PredictionSpec()
+
+
 class TestRefused:
     @pytest.mark.parametrize("value", [None, 3, "model.keras"])
     def test_what_is_no_model(self, describe, value):
@@ -170,6 +188,30 @@ class TestSource:
         np.testing.assert_allclose(again.predict(x, verbose=0), np.full((2, 2), 36.0))
         assert again.evaluate(x, y, verbose=0) == [pytest.approx(105.0), pytest.approx(-35.0)]
         assert model.layers[0].function.__name__ == "<lambda>"
+
+    @pytest.mark.parametrize("change", ["lora", "frozen"])
+    def test_state_that_keras_does_not_save_goes_along(self, keras, change):
+        """Before a training, and in the middle of one, with the state of the optimizer."""
+        from tfos_ml.keras.model_source import source_of
+
+        x = np.random.RandomState(0).randint(0, 6, (48, 6)).astype("f")
+        y = x.sum(1)
+        inner = keras.Sequential([keras.layers.Embedding(6, 4), keras.layers.EinsumDense("abc,cd->abd", (6, 3))])
+        layers = [keras.layers.Input((6,)), inner, keras.layers.Conv1D(2, 2), keras.layers.Flatten()]
+        model = keras.Sequential([*layers, keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+        if change == "lora":
+            for layer in [*inner.layers, model.layers[1], model.layers[3]]:
+                layer.enable_lora(2)
+        else:
+            model.layers[3].kernel.trainable = False
+        model.compile(keras.optimizers.Adam(0.05), "mse")
+        for _ in range(2):
+            again, before = source_of(model).build(), model.get_weights()
+            options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+            expected = model.fit(x, y, **options).history["loss"]
+            np.testing.assert_allclose(again.fit(x, y, **options).history["loss"], expected, rtol=1e-5)
+            changed = [not np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True)]
+            assert [v.trainable for v in again.weights] == changed
 
     def test_a_class_with_a_compile_of_its_own_is_compiled_as_it_was(self, keras):
         from tfos_ml.keras.model_source import source_of

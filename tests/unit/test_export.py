@@ -272,9 +272,7 @@ class TestPredictStep:
 
     @pytest.mark.parametrize("kind", ["one", "dict", "list"])
     def test_takes_inputs_as_predict_gives_them(self, export, kind):
-        plain = (
-            Cents(*((given := keras.Input((4,))), keras.layers.Dense(2)(given))) if kind == "one" else two_inputs(kind)
-        )
+        plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]) if kind == "one" else two_inputs(kind)
         model = Cents(plain.input, plain.output)
         named = {"features": ROWS} if kind == "one" else {"left": LEFT, "right": RIGHT}
         given = {"one": ROWS, "list": [LEFT, RIGHT], "dict": named}[kind]

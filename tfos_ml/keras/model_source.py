@@ -41,7 +41,8 @@ class ModelSource:
     function: Callable[..., Any] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the function
     custom_objects: Mapping[str, Any] = field(default_factory=dict)  # layers, losses and metrics by name
-    seeds: Sequence[Any] = ()  # states of the seed generators, which the file does not have
+    unsaved: Sequence[Any] = ()  # values of variables that the file does not have
+    trainable: Sequence[bool] = ()  # of each variable, which the file does not have
     config: GlobalConfig | None = None  # to be applied before the model is built; None for that of the process
 
     def build_for_process(self) -> Any:
@@ -70,11 +71,25 @@ class ModelSource:
                         model = keras.saving.load_model(path)
                         if _has_own_compile(model):
                             self._compile(model, path)
+                        self._freeze(model, path)
                 except (TypeError, ValueError, AttributeError, ImportError) as error:
                     raise ModelError(f"The nodes cannot load the model: {_reason(error)} {_remedy(error)}") from error
-            for variable, state in zip(keras_privates.seed_states(model), self.seeds, strict=True):
-                variable.assign(state)
+            for variable, value in zip(_unsaved(model), self.unsaved, strict=True):
+                variable.assign(value)
             return model
+
+    def _freeze(self, model: Any, path: str) -> None:
+        """Freeze single variables whose layers are trained, and load the state of the optimizer of the others."""
+        variables = model.variables
+        if len(variables) != len(self.trainable):  # some are not made yet
+            return
+        trained = {id(variable) for variable in model.trainable_variables}
+        frozen = [v for v, is_on in zip(variables, self.trainable, strict=True) if not is_on and id(v) in trained]
+        for variable in frozen:
+            variable.trainable = False
+        if frozen:
+            model.optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
+            _load_optimizer(model, path)
 
     def _compile(self, model: Any, path: str) -> None:
         """Compile a model as it was saved, which Keras leaves to classes that have a ``compile`` of their own."""
@@ -89,9 +104,13 @@ class ModelSource:
         if not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
             arguments = {name: value for name, value in arguments.items() if name in takes}
         model.compile(**arguments)
-        if model.optimizer is not None and model.built:
-            model.optimizer.build(model.trainable_variables)
-            model.load_weights(path)  # with the state of the optimizer
+        _load_optimizer(model, path)
+
+
+def _load_optimizer(model: Any, path: str) -> None:
+    if model.optimizer is not None and model.built:
+        model.optimizer.build(model.trainable_variables)
+        model.load_weights(path)  # with the state of the optimizer
 
 
 def _has_own_compile(model: Any) -> bool:
@@ -131,11 +150,20 @@ def source_of(model: Any) -> ModelSource:
     try:
         for name, function in lambdas.items():
             function.__name__ = name
-        seeds = [np.asarray(variable) for variable in keras_privates.seed_states(model)]
-        return ModelSource(archive=save_instance(model), custom_objects=lambdas, seeds=seeds)
+        return ModelSource(
+            archive=save_instance(model),
+            custom_objects=lambdas,
+            unsaved=[np.asarray(variable) for variable in _unsaved(model)],
+            trainable=[variable.trainable for variable in model.variables],
+        )
     finally:
         for function in lambdas.values():
             function.__name__ = _LAMBDA
+
+
+def _unsaved(model: Any) -> list[Any]:
+    """The variables of a model that its file does not have: states of seed generators, and LoRA."""
+    return [*keras_privates.seed_states(model), *keras_privates.adapters(model)]
 
 
 def _lambdas(model: Any) -> list[Any]:
@@ -163,7 +191,7 @@ def save_instance(model: Any) -> bytes:
     with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
         path = os.path.join(directory, "model.keras")
         try:
-            with keras_privates.with_vocabularies_in_config(model):
+            with keras_privates.with_vocabularies_in_config(model), keras_privates.with_unmerged_adapters(model):
                 model.save(path)
         except Exception as error:
             raise ModelError(

@@ -323,15 +323,16 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _files(self) -> dict[str, bytes]:
         source = self._source or ModelSource()
-        parts = (source.function, self._callbacks, self._objects(source), source.seeds, self._keras_config(source))
+        state = source.unsaved, source.trainable, self._keras_config(source)
+        parts = (source.function, self._callbacks, self._objects(source), state)
         files = {PROGRAM_FILE: pack_program("The model", source.function, parts, self._named_parts())}
         return files if source.archive is None else {**files, _MODEL_FILE: source.archive}
 
     def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        program = unpack_program(files[PROGRAM_FILE])
-        function, self._callbacks, self._custom_objects, seeds, self._saved_config = program
+        function, self._callbacks, self._custom_objects, state = unpack_program(files[PROGRAM_FILE])
+        unsaved, trainable, self._saved_config = state
         if function is not None or _MODEL_FILE in files:
-            self._source = ModelSource(archive=files.get(_MODEL_FILE), function=function, seeds=seeds)
+            self._source = ModelSource(files.get(_MODEL_FILE), function, unsaved=unsaved, trainable=trainable)
 
     def _prediction_spec(self, description: ModelDescription) -> PredictionSpec:
         if description.has_predict_step:

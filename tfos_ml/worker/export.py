@@ -157,7 +157,7 @@ def has_call(model: Any) -> bool:
 
 def has_predict_step(model: Any) -> bool:
     """Whether a model is a Keras 3 model that defines ``predict_step``, by its class or by itself."""
-    keras = sys.modules.get("keras")
+    keras: Any = sys.modules.get("keras")
     return _is_keras_3(model) and getattr(model.predict_step, "__func__", None) is not keras.Model.predict_step
 
 

@@ -199,6 +199,31 @@ def seed_states(model: Any) -> list[Any]:
     return [variable for variable in model.variables if variable.name == "seed_generator_state"]
 
 
+def adapters(model: Any) -> list[Any]:
+    """The LoRA matrices of a model's layers."""
+    import keras
+
+    parts = (sorted(vars(layer).items()) for layer in _with_adapters(model))
+    return [v for named in parts for name, v in named if name.startswith("lora_") and isinstance(v, keras.Variable)]
+
+
+@contextlib.contextmanager
+def with_unmerged_adapters(model: Any) -> Iterator[None]:
+    """Make Keras save the kernels of layers with LoRA as they are, and not with the product of the matrices added."""
+    layers = _with_adapters(model)
+    try:
+        for layer in layers:
+            layer.lora_enabled = False
+        yield
+    finally:
+        for layer in layers:
+            layer.lora_enabled = True
+
+
+def _with_adapters(model: Any) -> list[Any]:
+    return [layer for layer in all_layers(model) if getattr(layer, "lora_enabled", False)]
+
+
 def global_dtype_policy() -> Any:
     """The policy that the program, or a layer before, has set in this thread; None if there is none.
 
