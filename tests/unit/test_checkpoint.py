@@ -424,7 +424,8 @@ class TestVariables:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_weights_come_back_with_the_optimizers_state(self, keras, tmp_path, dtype):
         """The first file is Keras's own, later ones have its layout; equal ones are told apart once they differ."""
-        from tfos_ml.keras.training_state import digest, load_weights, split_variables
+        from tfos_ml.keras.training_state import digest, load_weights
+        from tfos_ml.keras.training_variables import TrainingVariables
         from tfos_ml.keras.weights_file import WeightsFile
 
         layers = [keras.layers.Dense(3, "relu"), keras.layers.Dense(3), keras.layers.Dropout(0.5)]
@@ -433,19 +434,21 @@ class TestVariables:
             layer.dtype_policy = dtype
         model.compile("adam", "mse")
         model.optimizer.build(model.trainable_variables)
-        file = WeightsFile(model, tmp_path / "model.weights.h5")
+        trained = TrainingVariables(model, [model.optimizer], [])
+        file = WeightsFile(trained, tmp_path / "model.weights.h5")
         for _ in range(4):
             variables, write = file.take()
             write()
             model.fit(np.ones((8, 3)), np.arange(24).reshape(8, 3), verbose=0)
-            load_weights(model, tmp_path / "model.weights.h5", [], digest(variables))
+            load_weights(trained, tmp_path / "model.weights.h5", [], digest(variables))
             assert file.is_complete
-            for variable, value in zip(split_variables(model)[0], variables, strict=True):
+            for variable, value in zip(trained.shared, variables, strict=True):
                 np.testing.assert_array_equal(np.asarray(variable), value)
             model.fit(np.ones((8, 3)), np.arange(24).reshape(8, 3), verbose=0)
 
     def test_variables_that_keras_does_not_save_are_saved_all_the_same(self, keras, tmp_path):
         from tfos_ml.keras.training_state import digest, load_weights
+        from tfos_ml.keras.training_variables import TrainingVariables
         from tfos_ml.keras.weights_file import WeightsFile
 
         class Forgetful(keras.layers.Dense):
@@ -458,15 +461,16 @@ class TestVariables:
         model = keras.Sequential([keras.layers.Input((3,)), Forgetful(2)])
         model.compile("sgd", "mse")
         model.optimizer.build(model.trainable_variables)
-        file = WeightsFile(model, tmp_path / "model.weights.h5")
+        trained = TrainingVariables(model, [model.optimizer], [])
+        file = WeightsFile(trained, tmp_path / "model.weights.h5")
         model.layers[0].bias.assign([1.0, 2.0])
         variables, write = file.take()
         write()
         assert not file.is_complete
         model.layers[0].bias.assign([0.0, 0.0])
         with pytest.raises(ModelError, match="does not restore all variables"):
-            load_weights(model, tmp_path / "model.weights.h5", [], digest(variables))
-        load_weights(model, tmp_path / "model.weights.h5", variables, digest(variables))
+            load_weights(trained, tmp_path / "model.weights.h5", [], digest(variables))
+        load_weights(trained, tmp_path / "model.weights.h5", variables, digest(variables))
         assert model.layers[0].bias.numpy().tolist() == [1.0, 2.0]
 
     def test_of_another_model_are_refused(self, model):

@@ -22,6 +22,7 @@ from tfos_ml.keras.inspection import describe
 from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.training_data import TrainingData
+from tfos_ml.keras.training_variables import TrainingVariables
 from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
 
@@ -42,7 +43,8 @@ def told(make, data, directory):
     keras_privates.symbolic_build(model, rows.element_spec())
     try:
         element = rows.varied_element(dry_run.ROWS, WorkerGroup(0, 1, 10.0))
-        rules = dry_run._try(model, element, bool(rows.validation.total))
+        variables = TrainingVariables.of_step(model, rows, must_trace=True)
+        rules = dry_run._try(variables, element, bool(rows.validation.total))
     except ModelError as error:
         return str(error)
     inexact = {*(rules.train.inexact or ()), *(rules.test.inexact or ())}
@@ -95,7 +97,7 @@ def test_layers_in_float8_are_refused():
     policy = keras.dtype_policies.get("float8_from_float32")
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, dtype=policy, name="small")])
     with pytest.raises(ModelError, match=r"\['small'\] compute in float8"):
-        dry_run.find_rules(model, None, SimpleNamespace(size=2), tests=False)
+        dry_run.find_rules(TrainingVariables(model, [], []), None, SimpleNamespace(size=2), tests=False)
 
 
 def moments_of_own_rows(layer, plain, group, weights):

@@ -12,11 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
-from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter, metric_variables
+from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.layer_state import LayerState
 from tfos_ml.keras.metric_sums import MetricSums, numbers
 from tfos_ml.keras.training_data import TrainingData
+from tfos_ml.keras.training_variables import metric_variables
 from tfos_ml.keras.worker_group import Array, WorkerGroup
 from tfos_ml.protocol.position import Position
 

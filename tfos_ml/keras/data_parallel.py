@@ -4,19 +4,20 @@ Every worker runs ``Model.fit`` on its own rows of each step. The result is the 
 
 - ``train_step`` and ``test_step`` are wrapped: the wrapper counts the rows, computes this worker's *share* of the
   global batch, and skips the computation in steps without rows.
-- ``optimizer.apply`` first sums share-weighted gradients over the workers, so that clipping, accumulation, loss scaling
-  and weight averaging see the gradient of the global batch.
+- Every optimizer's ``apply`` first sums share-weighted gradients over the workers, so that clipping, accumulation, loss
+  scaling and weight averaging see the gradient of the global batch (:mod:`tfos_ml.keras.optimizers`).
+- Weights that a step changes otherwise are made the same on all workers, or the step fails (:class:`OtherWrites`).
 - Losses are those of the global batch (:mod:`tfos_ml.keras.loss_terms`).
 - :class:`Rules` describe everything else that is not combined by rows.
 
-All wrappers are attributes of instances, and :meth:`DataParallel.close` removes them. No class is changed, so a model
-saved meanwhile is plain Keras.
+All other wrappers are attributes of instances. :meth:`DataParallel.close` removes all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +29,18 @@ from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.batch_statistics import StepWeights, global_moments, is_batch_normalization
 from tfos_ml.keras.loss_terms import LossTerms
+from tfos_ml.keras.optimizers import Update, intercepted
 from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
 from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
 
 NO_STEP = -1
+_ALIKE = 1e-4  # values of workers may differ by as much, relative to the largest: their processors may differ
+NOT_EXCHANGED = (
+    "A training step changes these weights in another way than with an optimizer of Keras, and to other values on each "
+    "worker. Let a keras.optimizers.Optimizer change them, or use clusterSize=1:"
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ class Rules:
     whole_slices : tuple of int
         Positions of gradients, slices of a table, that have the same entries for any rows.
     assigned : tuple of int
-        Positions, in the model's variables, of those that a step assigns itself.
+        Positions, in ``TrainingVariables.of_program``, of those that a step assigns itself.
     train, test : PassRules
         Rules for each pass.
     has_local_statistics : bool
@@ -91,11 +99,6 @@ class Rules:
     test: PassRules = PassRules()
     has_local_statistics: bool = False
     notices: tuple[str, ...] = ()
-
-
-def metric_variables(model: keras.Model) -> list[Any]:
-    """The state of all metrics of a model, each variable once."""
-    return list({id(v): v for metric in model.metrics for v in metric.variables}.values())
 
 
 class PassCounter:
@@ -141,7 +144,7 @@ class DataParallel:
 
     def __init__(
         self,
-        model: keras.Model,
+        variables: TrainingVariables,
         group: WorkerGroup,
         train: PassCounter,
         test: PassCounter,
@@ -149,7 +152,7 @@ class DataParallel:
         agrees_on_end: bool = False,
     ):
         self._agrees_on_end = agrees_on_end
-        self._model = model
+        model = self._model = variables.model
         self._group = group
         self._rules = rules
         self._share: tf.Tensor | None = None
@@ -158,6 +161,8 @@ class DataParallel:
         self.updated: list[str] = []  # paths of the variables whose gradients the step has summed, in order
         self._applied = 0  # how often it has updated variables
         self._moments = 0  # computed in the step that is being traced
+        self._other_writes = OtherWrites(model)
+        self._stack = contextlib.ExitStack()
         self._wrapped: list[tuple[Any, str]] = []
         self._is_plain = False  # while the user's own evaluate() runs
         self._plain_test_function: Any = None
@@ -174,12 +179,11 @@ class DataParallel:
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
         step = self._step_of(train, model.train_step)
         self._wrap(model, "train_step", step if model.run_eagerly else self._timed(step))
-        self._assigned = [model.variables[i] for i in rules.assigned] if group.size > 1 else []
+        self._assigned = [variables.of_program[i] for i in rules.assigned] if group.size > 1 else []
         if group.size > 1:
             self._wrap(model, "test_step", self._step_of(test, model.test_step))
             self._wrap(model, "evaluate", self._evaluating(model.evaluate))
-            for optimizer in keras_privates.optimizers(model):
-                self._wrap(optimizer, "apply", self._reducing_apply(optimizer))
+            self._stack.enter_context(intercepted(self._update))
             for layer in keras_privates.all_layers(model):
                 if is_batch_normalization(layer) and not rules.has_local_statistics:
                     self._wrap(layer, "_moments", global_moments(layer, layer._moments, group, self._weights))
@@ -202,7 +206,8 @@ class DataParallel:
         return float(self.wants_end if self._group.size == 1 else self._end_agreed) > 0
 
     def close(self) -> None:
-        """Restore the model."""
+        """Restore the model, and the classes of optimizers."""
+        self._stack.close()
         for owner, name in self._wrapped:
             delattr(owner, name)
         self._wrapped.clear()
@@ -249,6 +254,7 @@ class DataParallel:
         if stand_in is not None:
             data = tf.cond(has_rows, lambda: data, lambda: stand_in)
         self.updated, self._applied, self._moments = [], 0, 0
+        self._other_writes.begin()
         state = {id(v): v for v in metric_variables(self._model)}
         by_step = {id(v) for v in self._by_step(self._rules.train if trains else self._rules.test)}
         before = {key: tf.identity(tf.convert_to_tensor(v)) for key, v in state.items()}
@@ -258,7 +264,7 @@ class DataParallel:
             if key in by_step:
                 after = before[key] + (after - before[key]) * tf.cast(self._share, after.dtype)
             variable.assign(tf.where(has_rows, after, before[key]))
-        if trains and self._assigned:
+        if trains:
             self._share_assigned()
         return result
 
@@ -272,37 +278,51 @@ class DataParallel:
 
     def _share_assigned(self) -> None:
         """Give all workers the row-weighted mean of the values that the step has assigned."""
+        unexpected = self._other_writes.end(self._assigned)
+        variables = [*self._assigned, *unexpected]
+        if not variables:
+            return
         assert self._share is not None
-        values = [_counting(tf.convert_to_tensor(v), self._share) for v in self._assigned]
-        shapes = [tf.TensorShape(v.shape) for v in self._assigned]
-        for variable, value in zip(
-            self._assigned, self._group.sum_gradients(values, self._share, shapes, name="assigned"), strict=True
-        ):
+        values = [_counting(tf.convert_to_tensor(v), self._share) for v in variables]
+        shapes = [tf.TensorShape(v.shape) for v in variables]
+        means = self._group.sum_gradients(values, self._share, shapes, name="assigned")
+        if unexpected:
+            self._check_alike(unexpected, means[len(self._assigned) :])
+        for variable, value in zip(variables, means, strict=True):
             variable.assign(value)
 
-    def _reducing_apply(self, optimizer: Any) -> Callable[..., Any]:
-        original = optimizer.apply
+    def _check_alike(self, variables: Sequence[Any], means: Sequence[tf.Tensor]) -> None:
+        """Fail in this step, on all workers, if variables have not the same value on all workers with rows."""
+        assert self._share is not None
+        off = [
+            tf.reduce_max(tf.abs(tf.convert_to_tensor(v) - mean)) / (tf.reduce_max(tf.abs(mean)) + _ALIKE)
+            for v, mean in zip(variables, means, strict=True)
+        ]
+        worst = tf.reduce_max(tf.stack([tf.cast(part, tf.float32) for part in off]))
+        worst = self._group.all_reduce(tf.reshape(tf.where(self._share > 0, worst, 0.0), [1]), "alike", "Max")[0]
+        tf.debugging.Assert(worst < _ALIKE, [NOT_EXCHANGED, *(v.path for v in variables)])
 
-        def apply(grads: Any, trainable_variables: Any = None) -> Any:
-            if self._share is None:
-                raise ModelError("optimizer.apply() was called outside of train_step; only train_step may call it")
-            variables = list(trainable_variables or keras_privates.optimizer_variables(optimizer))
-            first, number = len(self.updated), self._applied
-            self.updated += [v.path for v in variables]
-            self._applied += 1
-            whole = {i - first for i in self._rules.whole_slices}
-            weight = tf.ones([]) if self._rules.gradient_is_sum else self._share
-            counting = [_counting(gradient, self._share) for gradient in grads]
-            shapes = [tf.TensorShape(v.shape) for v in variables]
-            if self._agrees_on_end and not number:  # in the same exchange; a worker without rows waits for a step with
-                counting.append(tf.math.divide_no_nan(tf.convert_to_tensor(self.wants_end), weight))
-                shapes.append(tf.TensorShape([]))
-            summed = self._group.sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
-            if len(summed) > len(variables):
-                self._end_agreed.assign(summed.pop())
-            return original(summed, variables)
-
-        return apply
+    def _update(self, update: Update, optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> Any:
+        """Update variables with the gradients of all workers."""
+        if self._share is None:
+            if {id(v) for v in variables}.isdisjoint(id(v) for v in self._model.trainable_variables):
+                return update(grads, variables)  # another model's, in a callback
+            raise ModelError("optimizer.apply() was called outside of train_step; only train_step may call it")
+        first, number = len(self.updated), self._applied
+        self.updated += [getattr(v, "path", v.name) for v in variables]
+        self._applied += 1
+        whole = {i - first for i in self._rules.whole_slices}
+        weight = tf.ones([]) if self._rules.gradient_is_sum else self._share
+        counting = [_counting(gradient, self._share) for gradient in grads]
+        shapes = [tf.TensorShape(v.shape) for v in variables]
+        if self._agrees_on_end and not number:  # in the same exchange; a worker without rows waits for a step with
+            counting.append(tf.math.divide_no_nan(tf.convert_to_tensor(self.wants_end), weight))
+            shapes.append(tf.TensorShape([]))
+        summed = self._group.sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
+        if len(summed) > len(variables):
+            self._end_agreed.assign(summed.pop())
+        with self._other_writes.allowed(variables):
+            return update(summed, variables)
 
     # What the user calls in between
 
@@ -340,6 +360,40 @@ class DataParallel:
             return loss
 
         return compute_loss
+
+
+class OtherWrites:
+    """Finds the weights of a model that a traced step writes, but not by an optimizer."""
+
+    def __init__(self, model: keras.Model):
+        self._model = model
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to trace a step."""
+        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self._of_updates: list[range] = []  # positions of the operations of optimizers
+        self._updated: set[int] = set()  # variables that are updated in a branch of the step
+
+    @contextlib.contextmanager
+    def allowed(self, variables: Sequence[Any]) -> Iterator[None]:
+        """An update of variables by an optimizer."""
+        graph = self._graph
+        if graph is None or graph is not tf.compat.v1.get_default_graph():
+            self._updated |= {id(getattr(v, "value", v)) for v in variables}
+            yield
+            return
+        first = len(graph.get_operations())
+        yield
+        self._of_updates.append(range(first, len(graph.get_operations())))
+
+    def end(self, expected: Sequence[Any]) -> list[Any]:
+        """The trainable variables that the step writes otherwise, without those that are `expected`."""
+        if self._graph is None:
+            return []
+        written = {id(v) for v in keras_privates.written_variables(self._graph, self._of_updates)} - self._updated
+        known = {id(v) for v in expected}
+        return [v for v in self._model.trainable_variables if id(v.value) in written and id(v) not in known]
 
 
 def _row_count(tensor: Any) -> tf.Tensor:

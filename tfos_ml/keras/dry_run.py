@@ -3,7 +3,8 @@
 What a custom layer, loss or ``train_step`` does across rows cannot be derived from its class. So the program itself is
 tried: the gradients, metrics and assigned state of a step on all rows are compared with those that two workers would
 combine from 5/8 and 3/8 of them. The :class:`Rules` of the training follow from what agrees; if nothing agrees, it is
-an error. Afterwards the model is as before.
+an error. This is repeated as if many steps had been done, since losses may change after a warm-up. Afterwards the model
+is as before.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.batch_statistics import is_batch_normalization
-from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules, metric_variables
+from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules
 from tfos_ml.keras.loss_terms import OUTPUT_LOSS
 from tfos_ml.keras.metric_sums import leaf_metrics, numbers
+from tfos_ml.keras.optimizers import intercepted
 from tfos_ml.keras.row_independence import draws_by_batch, is_row_by_row, refuse_float8
+from tfos_ml.keras.training_variables import metric_variables
 from tfos_ml.keras.tried_step import (
     ALL,
     FIRST,
@@ -31,24 +33,29 @@ from tfos_ml.keras.tried_step import (
     Outcome,
     SharesOfGroup,
     TriedPassCounter,
-    instead_of_updates,
     kept,
-    unknown_to_keras,
 )
 from tfos_ml.worker import keras_privates
 
 if TYPE_CHECKING:
     from tfos_ml.keras.training_data import TrainingData
+    from tfos_ml.keras.training_variables import TrainingVariables
     from tfos_ml.keras.worker_group import WorkerGroup
 
 ROWS = 8
 _TOLERANCE = 1e-3
 _HALF_TOLERANCE = 5e-2  # of models that compute in 16 bits
+_LATE = 999_999  # steps: beyond warm-ups; and what happens after every 10, 100 or 1,000 steps happens in the next one
 _DRAWS = (
     "A training step draws random numbers that differ between workers: two steps on the same rows differed. Several "
     "workers do not train exactly what one does. Use keras.random with a keras.random.SeedGenerator of the layer."
 )
 
+_NOT_BY_AN_OPTIMIZER = (
+    "Two workers would not train this model as one does. A training step changes the weights {} itself, by the rows of "
+    "its worker. Let a keras.optimizers.Optimizer change them, with which the workers exchange gradients. Else use "
+    "clusterSize=1, or a TFEstimator with a training loop of your own."
+)
 _UNTRIED = (
     "It could not be checked before the training whether several workers train this model as one does: {}. "
     "To be sure, compare the result with that of a fit with clusterSize=1."
@@ -59,7 +66,7 @@ _LAYER_DRAWS = (
 )
 
 
-def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, tests: bool) -> Rules:
+def find_rules(variables: TrainingVariables, data: TrainingData, group: WorkerGroup, tests: bool) -> Rules:
     """The rules of a training, found on the first worker with rows of several, and the same on all workers.
 
     `tests` is whether there are passes that only test the model.
@@ -69,13 +76,14 @@ def find_rules(model: keras.Model, data: TrainingData, group: WorkerGroup, tests
     """
     if group.size == 1:
         return Rules()
+    model = variables.model
     refuse_float8(model)
     drawing = draws_by_batch(model)
     notices = (_LAYER_DRAWS.format(drawing),) if drawing else ()
     if is_row_by_row(model):
         return Rules(notices=notices)
     element = data.varied_element(ROWS, group)
-    rules = _try(model, element, tests) if group.rank == 0 else Rules()
+    rules = _try(variables, element, tests) if group.rank == 0 else Rules()
     fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
     if fields["together"] and not group.takes_any_shape:
         raise ModelError(
@@ -92,13 +100,13 @@ def _with_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _try(model: keras.Model, element: Any, tests: bool) -> Rules:
+def _try(variables: TrainingVariables, element: Any, tests: bool) -> Rules:
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
         return Rules(notices=(_UNTRIED.format("the check needs two rows"),))
     try:
-        with kept(model):
-            return _DryRun(model, element, rows).rules(tests)
+        with kept(variables):
+            return _DryRun(variables, element, rows).rules(tests)
     except ModelError:
         raise
     except Exception as error:
@@ -108,40 +116,43 @@ def _try(model: keras.Model, element: Any, tests: bool) -> Rules:
 class _DryRun:
     """Runs the step on all rows and on each share, and compares."""
 
-    def __init__(self, model: keras.Model, element: Any, rows: int):
-        self._model, self._rows = model, rows
-        self._updated: list[str] = []  # variables, as of DataParallel
+    def __init__(self, variables: TrainingVariables, element: Any, rows: int):
+        self._trained, self._model, self._rows = variables, variables.model, rows
         self._is_uncertain = False  # if so, the nearest rule is taken
         first = math.ceil(rows * 5 / 8) if rows > 2 else 1
         bounds = ((0, rows), (0, first), (first, rows))
         self._parts = [tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element) for a, b in bounds]
         self._places = [(np.arange(a, b), np.array([b - a])) for a, b in bounds]
         self._weights = (first / rows, 1 - first / rows)
-        is_half = any("16" in layer.compute_dtype for layer in keras_privates.all_layers(model))
+        is_half = any("16" in layer.compute_dtype for layer in keras_privates.all_layers(self._model))
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
-        self._unknown = unknown_to_keras(model)
-        self._variables = [*model.variables, *self._unknown, keras_privates.global_seed_state()]
-        self._start = [np.asarray(v) for v in self._variables]
+        self._of_model = len(self._model.variables)
+        self._iterations = variables.scalars
+        self._variables = variables.of_program
+        self._all = [*self._variables, *self._iterations, keras_privates.global_seed_state()]
+        self._start = [np.asarray(v) for v in self._all]
 
     def rules(self, tests: bool) -> Rules:
-        outcomes = self._run(Rules())
+        tries = self._tries(Rules())
+        outcomes = tries[0]
         draws = self._is_uncertain = _differ(outcomes[ALL], self._run(Rules())[ALL])
-        kinds = {name: self._kind(*(o.terms[name] for o in outcomes)) for name in outcomes[ALL].terms}
+        kinds = {name: self._kind_of_term(name, tries) for name in outcomes[ALL].terms}
         of_outputs = {name for name, kind in kinds.items() if name.startswith(OUTPUT_LOSS) and kind != "sum"}
         rules = Rules(
             sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
             together=tuple(sorted(name for name in of_outputs if not kinds[name])),
         )
         if rules.sums or rules.together:
-            outcomes = self._run(rules)
+            tries = self._tries(rules)
         try:
-            gradient_is_sum = self._gradient_is_sum(outcomes)
+            gradient_is_sum = self._gradient_is_sum(tries)
         except ModelError:  # a loss may be nearly a mean, and its gradient far from it
             if of_outputs <= set(rules.together):
                 raise
             rules = replace(rules, together=tuple(sorted(of_outputs)))
-            outcomes = self._run(rules)
-            gradient_is_sum = self._gradient_is_sum(outcomes)
+            tries = self._tries(rules)
+            gradient_is_sum = self._gradient_is_sum(tries)
+        outcomes = tries[0]
         if not draws:
             self._check_beside_keras(outcomes[ALL])
         assigned, notices = self._assigned(outcomes)
@@ -155,12 +166,36 @@ class _DryRun:
             test=self._of_pass(self._run(rules, "test_step")) if tests else PassRules(),
         )
 
+    def _tries(self, rules: Rules) -> list[list[Outcome]]:
+        """The outcomes of the first step, and of one as if many had been done, if that can be tried."""
+        early = self._run(rules)
+        start = self._start
+        self._start = [self._later(i, early[ALL]) for i in range(len(self._all))]
+        try:
+            return [early, self._run(rules)]
+        except Exception:  # a number that only seems to count steps
+            return [early]
+        finally:
+            self._start = start
+
+    def _later(self, place: int, early: Outcome) -> Any:
+        """The value that a variable may have after many steps: a number of steps, or the weight of a loss."""
+        value = self._start[place]
+        if value.shape or place == len(self._all) - 1:
+            return value
+        is_of_optimizer = place >= len(self._variables)
+        if value.dtype.kind in "iu":
+            counts = is_of_optimizer or early.state.get(place) == value + 1
+            return value.dtype.type(min(_LATE, np.iinfo(value.dtype).max)) if counts else value
+        is_zero_weight = not is_of_optimizer and value == 0 and place not in early.state
+        return np.ones_like(value) if is_zero_weight and value.dtype.kind == "f" else value
+
     def _run(self, rules: Rules, step: str = "train_step") -> list[Outcome]:
         """The outcomes for all rows, and for both shares."""
-        shares, model = SharesOfGroup(), self._model
+        shares = SharesOfGroup()
         train, test = (TriedPassCounter(name, self._rows) for name in ("train", "test"))
-        with instead_of_updates(model, lambda gradients, variables=None: None):
-            parallel = DataParallel(model, shares, train, test, rules)  # type: ignore[arg-type]
+        with intercepted(lambda *update: None):
+            parallel = DataParallel(self._trained, shares, train, test, rules)  # type: ignore[arg-type]
             try:
 
                 def outcome(part: int) -> Outcome:
@@ -170,17 +205,16 @@ class _DryRun:
 
                 return [outcome(part) for part in (ALL, FIRST, SECOND)]
             finally:
-                self._updated = parallel.updated
                 parallel.close()
 
     def _check_beside_keras(self, ours: Outcome) -> None:
         """Raise ``ModelError`` if the step on all rows has other gradients than Keras computes without our wrappers."""
         gradients: list[Any] = []
         self._begin()
-        with instead_of_updates(self._model, lambda given, variables=None: gradients.extend(given)):
+        with intercepted(lambda update, optimizer, given, variables: gradients.extend(given)):
             self._model.train_step(self._parts[ALL])
         far = {}
-        for name, gradient, expected in zip(self._updated, ours.gradients, gradients, strict=True):
+        for name, gradient, expected in zip(ours.updated, ours.gradients, gradients, strict=True):
             if expected is None:
                 continue
             off, scale = np.abs(_dense(gradient) - _dense(expected)), np.abs(_dense(expected)).max(initial=0.0)
@@ -194,7 +228,7 @@ class _DryRun:
 
     def _begin(self) -> None:
         """Give all variables the values that every step begins with."""
-        for variable, value in zip(self._variables, self._start, strict=True):
+        for variable, value in zip(self._all, self._start, strict=True):
             variable.assign(value)
         self._model.reset_metrics()
 
@@ -207,10 +241,16 @@ class _DryRun:
             {name: np.asarray(value, np.float64) for name, value in parallel.terms.values.items()},
             shares.gradients,
             [np.asarray(v, np.float64) for v in metric_variables(self._model)],
-            [np.asarray(v) for v in [*self._model.variables, *self._unknown]],
+            {i: value for i, v in enumerate(self._variables) if _is_other(value := np.asarray(v), self._start[i])},
             numbers(logs or {}),
             numbers(self._model.get_metrics_result()),
+            parallel.updated,
         )
+
+    def _kind_of_term(self, name: str, tries: Sequence[Sequence[Outcome]]) -> str:
+        """As :meth:`_kind`, of a term of the loss in all tries together."""
+        parts = [[np.ravel(outcome.terms.get(name, 0.0)) for outcome in outcomes] for outcomes in tries]
+        return self._kind(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _kind(self, whole: Any, first: Any, second: Any) -> str:
         """How the values of both shares combine to that of all rows: "mean", "sum", or "" for neither."""
@@ -223,25 +263,30 @@ class _DryRun:
 
     # Gradients
 
-    def _gradient_is_sum(self, outcomes: Sequence[Outcome]) -> bool:
+    def _gradient_is_sum(self, tries: Sequence[Sequence[Outcome]]) -> bool:
+        far: dict[str, dict[str, float]] = {"mean": {}, "sum": {}}  # how far each variable is off, by kind
+        for outcomes in tries:
+            for name, kinds in self._distances(outcomes):
+                for kind, off in kinds.items():
+                    far[kind][name] = max(off, far[kind].get(name, 0.0))
+        distances = {kind: max(off.values(), default=0.0) for kind, off in far.items()}
+        nearest = min(distances, key=lambda kind: distances[kind])
+        if distances[nearest] > self._tolerance and not self._is_uncertain:
+            differing = {name: off for name, off in far["mean"].items() if off > self._tolerance}
+            raise ModelError(_not_additive(differing, self._rows))
+        return nearest == "sum"
+
+    def _distances(self, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, dict[str, float]]]:
+        """For each gradient, how far both shares combined are from that of all rows, relative to its size."""
         wholes, firsts, seconds = ([_dense(g) for g in o.gradients] for o in outcomes)
         largest = max((float(np.abs(g).max(initial=0.0)) for g in wholes if g is not None), default=0.0)
-        distances: dict[str, float] = {"mean": 0.0, "sum": 0.0}
-        differing = {}
-        for name, whole, first, second in zip(self._updated, wholes, firsts, seconds, strict=False):
+        for name, whole, first, second in zip(outcomes[ALL].updated, wholes, firsts, seconds, strict=False):
             if whole is None or first is None or second is None:
                 continue
             scale = max(float(np.abs(whole).max(initial=0.0)), 1e-3 * largest) + 1e-12
             a, b = self._weights
             off = {"mean": a * first + b * second - whole, "sum": first + second - whole}
-            far = {kind: float(np.abs(d).max(initial=0.0)) / scale for kind, d in off.items()}
-            distances = {kind: max(far[kind], worst) for kind, worst in distances.items()}
-            if far["mean"] > self._tolerance:
-                differing[name] = far["mean"]
-        nearest = min(distances, key=lambda kind: distances[kind])
-        if distances[nearest] > self._tolerance and not self._is_uncertain:
-            raise ModelError(_not_additive(differing, self._rows))
-        return nearest == "sum"
+            yield name, {kind: float(np.abs(d).max(initial=0.0)) / scale for kind, d in off.items()}
 
     def _whole_slices(self, outcomes: Sequence[Outcome]) -> Iterator[int]:
         for i, gradients in enumerate(zip(*(o.gradients for o in outcomes), strict=False)):
@@ -251,7 +296,7 @@ class _DryRun:
             if np.array_equal(whole, first) and np.array_equal(whole, second):
                 yield i
             elif len(whole) != len(first) + len(second):
-                name = self._updated[i]
+                name = outcomes[ALL].updated[i]
                 raise ModelError(
                     f"A step reads the table {name!r} both at indices from rows and at other indices: {len(whole)} "
                     f"entries for {self._rows} rows, {len(first)} and {len(second)} for two shares of them. "
@@ -287,24 +332,37 @@ class _DryRun:
         return self._kind(whole, first, second)
 
     def _assigned(self, outcomes: Sequence[Outcome]) -> tuple[list[int], list[str]]:
-        """Which variables the step assigns, without BatchNormalization's; notices of those that are not exact."""
+        """Which variables the step assigns, without BatchNormalization's; notices of those that are not exact.
+
+        Raises ``ModelError`` for weights that several workers would not train as one does.
+        """
         known = {id(v) for layer in keras_privates.all_layers(self._model) for v in _statistics(layer)}
         known |= {id(v) for v in metric_variables(self._model)}
-        variables = self._model.variables
-        assigned, means, own = [], [], []
-        for i, variable in enumerate([*variables, *self._unknown]):
-            whole, first, second = (o.state[i] for o in outcomes)
-            if id(variable) in known or np.array_equal(whole, self._start[i]):
+        assigned: list[int] = []
+        means, own, weights = list[str](), list[str](), list[str]()
+        for i in sorted(outcomes[ALL].state):
+            variable = self._variables[i]
+            whole, first, second = (o.state.get(i, self._start[i]) for o in outcomes)
+            if id(variable) in known:
                 continue
-            if i < len(variables) and "float" in variable.dtype:
+            is_float, of_keras = whole.dtype.kind == "f" or "float" in str(variable.dtype), i < self._of_model
+            is_same = np.array_equal(whole, first) and np.array_equal(whole, second)
+            is_mean = is_float and self._kind(whole, first, second) == "mean"
+            if (is_float and of_keras) or (is_mean and not is_same):
                 assigned.append(i)
-                if self._kind(whole, first, second) != "mean":
-                    means.append(variable.path)
-            elif not (np.array_equal(whole, first) and np.array_equal(whole, second)):
+                if not is_mean:
+                    (weights if variable.trainable else means).append(variable.path)
+            elif not is_same:
                 own.append(getattr(variable, "path", variable.name))
+        if weights and not self._is_uncertain:
+            raise ModelError(_NOT_BY_AN_OPTIMIZER.format(weights))
         wrong = {"the mean of their values, weighted by rows, is used": means, "each keeps those of its own rows": own}
         what = "A training step assigns {}, and several workers do not assign the same as one would: {}."
         return assigned, [what.format(n, how) for how, n in wrong.items() if n and not self._is_uncertain]
+
+
+def _is_other(value: Any, start: Any) -> bool:
+    return not np.array_equal(value, start)
 
 
 def _statistics(layer: Any) -> list[Any]:

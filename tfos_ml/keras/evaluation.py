@@ -13,6 +13,7 @@ from tfos_ml.keras.data_parallel import DataParallel, PassCounter
 from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.metric_sums import MetricSums
 from tfos_ml.keras.training import KerasFit, build_model, pass_counter, workers_of
+from tfos_ml.keras.training_variables import TrainingVariables
 
 if TYPE_CHECKING:
     from tfos_ml.keras.training_data import TrainingData
@@ -37,8 +38,9 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
     """
     notices: list[str] = []
     model, data = build_model(task, ctx, group, notices)
-    rules = find_rules(model, data, group, tests=True)
-    parallel = DataParallel(model, group, pass_counter(data, "train"), test := pass_counter(data, "train"), rules)
+    variables = TrainingVariables.of_step(model, data, must_trace=group.size > 1)
+    rules = find_rules(variables, data, group, tests=True)
+    parallel = DataParallel(variables, group, pass_counter(data, "train"), test := pass_counter(data, "train"), rules)
     metrics = MetricSums(model, group, rules.test)
     if metrics.inexact:
         raise ModelError(

@@ -17,18 +17,16 @@ from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.callback_state import CallbackStates, keys_with_state, set_callback_states
 from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
-from tfos_ml.keras.data_parallel import metric_variables
 from tfos_ml.keras.training_data import TrainingData, fingerprint
 from tfos_ml.keras.training_state import (
     assign_all,
     digest,
     load_weights,
-    optimizer_scalars,
     random_state,
     set_random_state,
-    split_variables,
     start_alike,
 )
+from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
 from tfos_ml.keras.weights_file import WeightsFile
 from tfos_ml.keras.worker_group import Array, WorkerGroup
 from tfos_ml.protocol.codec import decode, encode
@@ -49,13 +47,13 @@ class StateStore:
         self,
         ctx: NodeContext,
         group: WorkerGroup,
-        model: keras.Model,
+        variables: TrainingVariables,
         data: TrainingData,
         callbacks: Mapping[str, Any],
         history: list[dict[str, float]],
         notices: list[str],
     ):
-        self._ctx, self._group, self._model, self._data = ctx, group, model, data
+        self._ctx, self._group, self._variables, self._data = ctx, group, variables, data
         self._callbacks, self._history, self._notices = callbacks, history, notices
         self._checkpoints: Checkpoints | None = None  # on the chief
         self._states: CallbackStates | None = None  # there, too
@@ -88,7 +86,7 @@ class StateStore:
 
     @cached_property
     def _identity(self) -> str:
-        return _identity(self._model, self._ctx)
+        return _identity(self._variables, self._ctx)
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -110,9 +108,9 @@ class StateStore:
         self._check(state)
         if found:
             self._tell_saved(state)
-            load_weights(self._model, found.weights, state.variables, state.digest)
-            assign_all(split_variables(self._model)[1], state.seeds)
-        start_alike(self._model, self._group, self._ctx.is_chief)
+            load_weights(self._variables, found.weights, state.variables, state.digest)
+            assign_all(self._variables.seeds, state.seeds)
+        start_alike(self._variables, self._group, self._ctx.is_chief)
         set_random_state(state.random)
         self._history.extend(state.history)
         if self._ctx.is_chief:
@@ -143,7 +141,7 @@ class StateStore:
 
     def save_within_epoch(self, epoch: int, step: int, seconds: float) -> None:
         """Save the state after some steps of an epoch, which has taken so many seconds."""
-        metrics = [np.asarray(variable) for variable in metric_variables(self._model)]
+        metrics = [np.asarray(variable) for variable in metric_variables(self._variables.model)]
         self.save(epoch, step, False, seconds, self._group.sum_arrays(metrics))
 
     def save(self, epoch: int, step: int, stopped: bool, seconds: float, metrics: Sequence[Array] = ()) -> None:
@@ -154,7 +152,7 @@ class StateStore:
         if self._checkpoints is None or self._states is None:
             return
         self._checkpoints.wait()
-        self._weights = self._weights or WeightsFile(self._model, self._checkpoints.weights_file)
+        self._weights = self._weights or WeightsFile(self._variables, self._checkpoints.weights_file)
         variables, write_weights = self._weights.take()
         plain, pickled, notices = self._states.take()
         self._notices += [notice for notice in notices if notice not in self._notices]
@@ -166,7 +164,7 @@ class StateStore:
             elapsed=seconds,
             identity=self._identity,
             fingerprint=rows,
-            seeds=[np.asarray(v) for v in split_variables(self._model)[1]],
+            seeds=[np.asarray(v) for v in self._variables.seeds],
             random=random_state(),
             digest=digest(variables),
             metrics=list(metrics),
@@ -185,11 +183,12 @@ class StateStore:
 class Resume(keras.callbacks.Callback):
     """Restores what callbacks have reset for the new ``fit``, and at the beginning of an epoch that had begun."""
 
-    def __init__(self, model: Any, callbacks: Mapping[str, Any], state: TrainingState):
+    def __init__(self, variables: TrainingVariables, callbacks: Mapping[str, Any], state: TrainingState):
         super().__init__()
         self._callbacks = callbacks
         self._state = state
-        self._scalars = [np.asarray(v).copy() for v in optimizer_scalars(model)]
+        self._variables = variables
+        self._scalars = [np.asarray(v).copy() for v in variables.scalars]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore what the other callbacks have just reset."""
@@ -201,7 +200,7 @@ class Resume(keras.callbacks.Callback):
             self._restore()
 
     def _restore(self) -> None:
-        assign_all(optimizer_scalars(self.model), self._scalars)
+        assign_all(self._variables.scalars, self._scalars)
         set_callback_states(self._callbacks, self._state.callbacks, self._state.pickled)
 
 
@@ -219,11 +218,11 @@ def _terminations(noted: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _identity(model: Any, ctx: NodeContext) -> str:
+def _identity(parts: TrainingVariables, ctx: NodeContext) -> str:
     """What a checkpoint must have in common with the fit that continues from it."""
-    variables = [(tuple(v.shape), str(v.dtype)) for v in [*model.variables, *model.optimizer.variables]]
+    variables = [(tuple(v.shape), str(v.dtype)) for v in parts.shared]
     digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
-    optimizer = type(model.optimizer).__name__
+    optimizer = type(parts.model.optimizer).__name__
     order = f"seed {ctx.settings.seed}" if ctx.settings.shuffle else "not shuffled"
     if ctx.settings.shuffle and (block := ctx.row_store("train").shuffle_block) is not None:
         order += f", in blocks of {block} rows"

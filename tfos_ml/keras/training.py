@@ -45,6 +45,7 @@ from tfos_ml.keras.training_state import (
     set_random_state,
     start_alike,
 )
+from tfos_ml.keras.training_variables import TrainingVariables
 from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
 
@@ -102,13 +103,14 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     """Build and train the model; returns it as plain Keras knows it."""
     notices: list[str] = []
     model, data = build_model(task, ctx, group, notices)
-    start_alike(model, group, ctx.is_chief)
+    variables = TrainingVariables.of_step(model, data, must_trace=group.size > 1 or bool(ctx.checkpoint_dir))
+    start_alike(variables, group, ctx.is_chief)
     notices += check_first_batch(model, data, task.description)
     notices += _prepare_export(model, data, task, ctx)
-    rules = find_rules(model, data, group, bool(data.validation.total))
+    rules = find_rules(variables, data, group, bool(data.validation.total))
     if task.has_local_statistics and group.size > 1:
         rules = _with_local_statistics(rules, model)
-    _Training(task, ctx, group, model, data, [*notices, *rules.notices], rules).run()
+    _Training(task, ctx, group, variables, data, [*notices, *rules.notices], rules).run()
     return model
 
 
@@ -170,13 +172,14 @@ class _Training:
         task: KerasFit,
         ctx: NodeContext,
         group: WorkerGroup,
-        model: Any,
+        variables: TrainingVariables,
         data: TrainingData,
         notices: list[str],
         rules: Rules,
     ):
         self._rules = rules
-        self._task, self._ctx, self._group, self._model, self._data = task, ctx, group, model, data
+        self._task, self._ctx, self._group, self._data = task, ctx, group, data
+        self._variables, self._model = variables, variables.model
         self._notices = notices
         tensorboard = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
         self._callbacks = {
@@ -186,7 +189,7 @@ class _Training:
         }
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
-        self._store = StateStore(ctx, group, model, data, self._callbacks, self._history, notices)
+        self._store = StateStore(ctx, group, variables, data, self._callbacks, self._history, notices)
 
     def run(self) -> None:
         """Train the remaining epochs."""
@@ -197,7 +200,7 @@ class _Training:
         state = self._store.load()
         train, test = pass_counter(self._data, "train"), pass_counter(self._data, "validation")
         keeps = self._store.keeps_state
-        parallel = DataParallel(self._model, self._group, train, test, self._rules, agrees_on_end=keeps)
+        parallel = DataParallel(self._variables, self._group, train, test, self._rules, agrees_on_end=keeps)
         epochs = EpochState(self._group, self._data, parallel, train, test, self._store.is_preempted)
         metrics = MetricSums(self._model, self._group, self._rules.train)
         validation_metrics = MetricSums(self._model, self._group, self._rules.test)
@@ -222,7 +225,7 @@ class _Training:
         tells = [TellPosition(epochs, self._ctx.note_position)] if self._ctx.is_chief else []
         resume, has_cardinality = [], True
         if state is not None:
-            resume = [Resume(self._model, self._callbacks, state)]
+            resume = [Resume(self._variables, self._callbacks, state)]
             if state.step:
                 has_cardinality = self._model.steps_per_execution == 1  # else Keras reads beyond the last step
                 epochs.resumed = Resumed(state.epoch, state.step, state.metrics if self._ctx.is_chief else [])

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.order import Int64s
-from tfos_ml.keras.data_parallel import PassCounter, metric_variables
+from tfos_ml.keras.data_parallel import PassCounter
 from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.training_state import random_state, set_random_state
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
 
 NOISE = 0.05  # standard deviation of noise added to weights: too much agrees at zero
 ALL, FIRST, SECOND = range(3)
 
 
 @contextlib.contextmanager
-def kept(model: keras.Model) -> Iterator[None]:
+def kept(variables: TrainingVariables) -> Iterator[None]:
     """Change the weights within the context, and restore the model afterwards."""
-    optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
-    everything = [*model.variables, *optimizers, *metric_variables(model), *unknown_to_keras(model)]
-    everything.append(keras_privates.global_seed_state())
+    everything = [*variables.shared, *variables.seeds, *metric_variables(variables.model)]
     before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
     random, drawn = np.random.default_rng(0), random_state()
     try:
-        for variable in model.trainable_variables:
+        for variable in variables.model.trainable_variables:
             value = np.asarray(variable)
             variable.assign((value + NOISE * random.standard_normal(value.shape)).astype(value.dtype))
         yield
@@ -38,39 +35,6 @@ def kept(model: keras.Model) -> Iterator[None]:
         set_random_state(drawn)
         for variable, value in before:
             variable.assign(value)
-
-
-def unknown_to_keras(model: keras.Model) -> list[tf.Variable]:
-    """TensorFlow's variables that layers keep by themselves: Keras neither trains nor saves them."""
-    optimizers = [v for optimizer in keras_privates.optimizers(model) for v in optimizer.variables]
-    known = {id(v.value) for v in [*model.variables, *optimizers, *metric_variables(model)]}
-    layers = [part for part in tf.train.TrackableView(model).descendants() if not isinstance(part, keras.Variable)]
-    found = [v for layer in layers for v in _variables_in(layer, *getattr(layer, "__dict__", {}).values())]
-    return [v for v in {id(v): v for v in found}.values() if id(v) not in known]
-
-
-def _variables_in(*values: Any) -> Iterator[tf.Variable]:
-    """TensorFlow's variables among values, and in lists and dicts of them, which Keras hides from TensorFlow."""
-    for value in values:
-        if isinstance(value, tf.Variable):
-            yield value
-        elif isinstance(value, dict):
-            yield from _variables_in(*value.values())
-        elif isinstance(value, list | tuple):
-            yield from _variables_in(*value)
-
-
-@contextlib.contextmanager
-def instead_of_updates(model: keras.Model, call: Callable[..., None]) -> Iterator[None]:
-    """Within the context, optimizers call a function with gradients and variables, and update nothing."""
-    optimizers = keras_privates.optimizers(model)
-    for optimizer in optimizers:
-        optimizer.apply = call
-    try:
-        yield
-    finally:
-        for optimizer in optimizers:
-            vars(optimizer).pop("apply", None)
 
 
 class SharesOfGroup:
@@ -146,6 +110,7 @@ class Outcome:
     terms: dict[str, Any]
     gradients: list[Any]
     metrics: list[Any]
-    state: list[Any]  # of the model's variables, then of those of TensorFlow
+    state: dict[int, Any]  # what the step has assigned, by the position of the variable
     logs: dict[str, float]
     results: dict[str, float]  # of metrics
+    updated: list[str]  # paths of the variables of the gradients

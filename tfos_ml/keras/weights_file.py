@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import keras
 import numpy as np
 
-from tfos_ml.keras.training_state import split_variables
+from tfos_ml.keras.training_variables import TrainingVariables
 from tfos_ml.keras.worker_group import Array
 
 
@@ -25,17 +24,17 @@ class WeightsFile:
     ``is_complete`` is whether it has all of them; Keras may not find those that a layer hides.
     """
 
-    def __init__(self, model: keras.Model, path: Path):
-        self._model, self._path = model, path
+    def __init__(self, variables: TrainingVariables, path: Path):
+        self._variables, self._path = variables, path
         self._places: list[tuple[list[str], list[int]]] | None = None  # datasets, and positions of their variables
         self.is_complete = True
 
     def take(self) -> tuple[list[Array], Callable[[], None]]:
         """Copies of the variables, and a function that writes them to the file, for any thread."""
-        arrays = [np.array(np.asarray(variable)) for variable in split_variables(self._model)[0]]
+        arrays = [np.array(np.asarray(variable)) for variable in self._variables.shared]
         if self._places is not None and all(_are_equal([arrays[i] for i in where]) for _, where in self._places):
             return arrays, lambda: self._write(arrays)
-        self._model.save_weights(str(self._path))
+        self._variables.model.save_weights(str(self._path))
         self._places = self._learn(arrays)
         return arrays, lambda: None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -71,12 +71,26 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
-def optimizers(model: Any) -> list[Any]:
-    """The optimizer that a model is compiled with, and others among its attributes, such as those of a GAN."""
-    import keras
+def written_variables(graph: Any, skipped: Sequence[range] = ()) -> list[Any]:
+    """TensorFlow's variables that a traced function may write, in the order of its operations, each once.
 
-    all_optimizers = [model.optimizer, *(v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer))]
-    return list({id(optimizer): optimizer for optimizer in all_optimizers}.values())
+    Operations at the positions `skipped` do not count. TensorFlow itself knows what operations write, to run them in
+    the order of the program.
+    """
+    from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
+
+    variables = {id(variable.handle): variable for variable in graph.variables}
+    inner = {id(own): variables.get(id(outer)) for outer, own in graph.captures}
+    found: dict[int, Any] = {}
+    for place, operation in enumerate(graph.get_operations()):
+        if any(place in part for part in skipped):
+            continue
+        written = get_read_write_resource_inputs(operation)[1] if operation.inputs else ()
+        for handle in (given for given in operation.inputs if given in written):
+            variable = inner.get(id(handle))
+            if variable is not None:
+                found[id(variable)] = variable
+    return list(found.values())
 
 
 def all_layers(model: Any) -> list[Any]:

@@ -1,0 +1,111 @@
+"""Everything that the steps of a training change: what a checkpoint holds, and what workers begin with alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from tfos_ml.keras.optimizers import intercepted
+from tfos_ml.keras.row_independence import is_row_by_row
+from tfos_ml.worker import keras_privates
+
+if TYPE_CHECKING:
+    from tfos_ml.keras.training_data import TrainingData
+
+
+def metric_variables(model: keras.Model) -> list[Any]:
+    """The state of all metrics of a model, each variable once."""
+    return list({id(v): v for metric in model.metrics for v in metric.variables}.values())
+
+
+class TrainingVariables:
+    """The variables of a built, compiled model, and those that its ``train_step`` changes beside them.
+
+    Parameters
+    ----------
+    model : keras.Model
+        The model.
+    optimizers : list of keras.optimizers.Optimizer
+        All that take part in a step.
+    written : list of tf.Variable
+        What a step writes, whether Keras knows of it or not.
+    """
+
+    def __init__(self, model: keras.Model, optimizers: list[Any], written: list[tf.Variable]):
+        self.model = model
+        self.optimizers = optimizers
+        self._written = written
+
+    @classmethod
+    def of_step(cls, model: keras.Model, data: TrainingData, must_trace: bool) -> TrainingVariables:
+        """Those of a model whose own ``train_step`` is traced to find them; needless for parts of Keras alone."""
+        among_attributes = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
+        optimizers, written = [model.optimizer, *among_attributes], list[tf.Variable]()
+        if must_trace and not model.run_eagerly and not is_row_by_row(model):
+            with intercepted(lambda update, optimizer, grads, variables: update(grads, variables)) as called:
+                try:
+                    graph = tf.function(model.train_step).get_concrete_function(data.element_spec()).graph
+                    written = keras_privates.written_variables(graph)
+                except Exception:  # which the training will raise, too
+                    written = []
+            optimizers += called
+        return cls(model, _each_once(optimizer for optimizer in optimizers if optimizer is not None), written)
+
+    @property
+    def of_optimizers(self) -> list[Any]:
+        """The variables of all optimizers."""
+        return _each_once(v for optimizer in self.optimizers for v in optimizer.variables)
+
+    @cached_property
+    def unknown_to_keras(self) -> list[tf.Variable]:
+        """TensorFlow's variables of the program, which Keras neither trains nor saves."""
+        known = {id(v.value) for v in [*self.model.variables, *self.of_optimizers, *metric_variables(self.model)]}
+        known |= {id(v.value) for v in self.seeds}
+        return [v for v in _each_once([*_kept_in_layers(self.model), *self._written]) if id(v) not in known]
+
+    @property
+    def of_program(self) -> list[Any]:
+        """Those that are not of optimizers: the model's, then those that Keras does not know."""
+        return [*self.model.variables, *self.unknown_to_keras]
+
+    @property
+    def shared(self) -> list[Any]:
+        """All variables that workers have in common, in one order on all of them."""
+        seeds = {id(v) for v in self.seeds}
+        variables = [*self.model.variables, *self.of_optimizers, *self.unknown_to_keras]
+        return [v for v in _each_once(variables) if id(v) not in seeds]
+
+    @property
+    def seeds(self) -> list[Any]:
+        """The states of Keras's seed generators."""
+        return [*keras_privates.seed_states(self.model), keras_privates.global_seed_state()]
+
+    @property
+    def scalars(self) -> list[Any]:
+        """Variables of the optimizers that are single numbers, such as the learning rate."""
+        return [v for v in self.of_optimizers if not v.shape]
+
+
+def _each_once(parts: Any) -> list[Any]:
+    return list({id(part): part for part in parts}.values())
+
+
+def _kept_in_layers(model: keras.Model) -> Iterator[tf.Variable]:
+    layers = [part for part in tf.train.TrackableView(model).descendants() if not isinstance(part, keras.Variable)]
+    for layer in layers:
+        yield from _variables_in(layer, *getattr(layer, "__dict__", {}).values())
+
+
+def _variables_in(*values: Any) -> Iterator[tf.Variable]:
+    """TensorFlow's variables among values, and in lists and dicts of them, which Keras hides from TensorFlow."""
+    for value in values:
+        if isinstance(value, tf.Variable):
+            yield value
+        elif isinstance(value, dict):
+            yield from _variables_in(*value.values())
+        elif isinstance(value, list | tuple):
+            yield from _variables_in(*value)
