@@ -22,6 +22,7 @@ import zoo
 from example_programs import EXAMPLES, hub
 from keras_layers import LAYERS
 from keras_programs import PROGRAMS, TRIED
+from optimizer_programs import FAIL, OPTIMIZERS
 
 BATCH, EPOCHS, ROWS = 64, 2, 403
 
@@ -148,6 +149,8 @@ CASES = {
     "shuffle": (dense_data, lambda: dense_model(optimizer("Adam", 0.01))),
     **LAYERS,
     **PROGRAMS,
+    **OPTIMIZERS,
+    **{name: programs[:2] for name, programs in FAIL.items()},
     **TRIED,
     **EXAMPLES,
     **hub.PROGRAMS,

@@ -177,6 +177,59 @@ def clipped_by_hand():
     return small(model_class=Clips)
 
 
+def from_warm_up(weight):
+    """Compares the rows of a batch, with a weight that is zero at first."""
+    import keras
+    import tensorflow as tf
+
+    class Warm(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                contrast = tf.square(tf.reduce_mean(p) - tf.reduce_max(p))
+                loss = self.compute_loss(x, y, p) + weight(self) * contrast
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return self.compute_metrics(x, y, p)
+
+    model = small(model_class=Warm)
+    model.beta = keras.Variable(0.0, trainable=False)  # for a callback
+    model.at = tf.Variable(0, trainable=False)
+    return model
+
+
+def after_iterations(model):
+    import tensorflow as tf
+
+    return tf.where(model.optimizer.iterations < 4, 0.0, 0.3)
+
+
+def after_own_steps(model):
+    import tensorflow as tf
+
+    return tf.minimum(1e-3 * tf.cast(model.at.assign_add(1) - 1, tf.float32), 1.0)
+
+
+def of_tensorflow():
+    """An optimizer that is not one of Keras."""
+    import keras
+    import tensorflow as tf
+
+    class Own(keras.Sequential):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                p = self(x, training=True)
+                loss = self.compute_loss(x, y, p)
+            variables = [v.value for v in self.trainable_variables]
+            self.adam.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return self.compute_metrics(x, y, p)
+
+    model = small(model_class=Own)
+    model.adam = tf.compat.v1.train.AdamOptimizer(0.05)
+    return model
+
+
 WRONG = {  # the program, and what is said
     "layer: centers by hand": (hand_normalized, ERROR),
     "layer: softmax over rows": (functools.partial(over_batch, lambda ops, x: ops.softmax(x, axis=0)), ERROR),
@@ -191,6 +244,10 @@ WRONG = {  # the program, and what is said
     "step: list of rows": (functools.partial(with_loss, listwise, True), ERROR),
     "step: a mean and a sum": (functools.partial(with_loss, mean_and_sum, True), ERROR),
     "step: clips gradients by hand": (clipped_by_hand, ERROR),
+    "step: compares rows after four steps": (functools.partial(from_warm_up, after_iterations), ERROR),
+    "step: compares rows, in growing measure": (functools.partial(from_warm_up, after_own_steps), ERROR),
+    "step: compares rows once a callback says so": (functools.partial(from_warm_up, lambda model: model.beta), ERROR),
+    "step: an optimizer of TensorFlow's": (of_tensorflow, f"{ERROR}. A training step changes the weights"),
     "loss: pairs of rows": (in_batch_negatives, EXACT),
     "loss: hardest rows": (functools.partial(with_loss, hardest), EXACT),
     "loss: ranking": (functools.partial(with_loss, ranking), EXACT),
@@ -212,7 +269,7 @@ WRONG = {  # the program, and what is said
         "each keeps those of its own rows",
     ),
     "state: number of steps, in TensorFlow's variable": (functools.partial(counting, False, None), EXACT),
-    "state: sums of gradients, in a list": (summing_gradients, "each keeps those of its own rows"),
+    "state: sums of gradients, in a list": (summing_gradients, EXACT),
     "draws of TensorFlow": (lambda: sampling(), DRAWS),
 }
 ROWS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from keras_layers import LAYERS
 from keras_processes import check, plain_fit, train
 from keras_programs import PROGRAMS, TRIED
 from keras_worker import CASES
+from optimizer_programs import FAIL
 
 pytestmark = pytest.mark.slow
 IN_THREE = ["convolutional", "idle_layers", "two_rows"]
@@ -25,9 +27,12 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "loss_of_own_step",  # a loss that is none of labels and outputs
     "loss_by_tokens",  # a loss that is nearly a mean over the first rows
     "rate_by_loss",  # a callback that decides by the logs of a batch
+    "of_the_module",  # optimizers and a network that no model keeps
+    "gathered",  # variables of TensorFlow's that only a step knows
+    "thaw",  # a callback that compiles the model again
 ]
 RING = ["two_outputs"]
-ELSEWHERE = {*EXAMPLES, *hub.PROGRAMS}
+ELSEWHERE = {*EXAMPLES, *hub.PROGRAMS, *FAIL}
 RARE = [case for case in CASES if case not in {*OFTEN, *IN_THREE, *RING, *TRIED, *ELSEWHERE, "shuffle"}]
 TOLD = {
     "local_statistics": "batchStatistics='local': 1 Batch",
@@ -79,6 +84,13 @@ def test_every_number_of_workers_ends_like_plain_keras(trained, case):
 @cases_of(True)
 def test_more_cases_end_like_plain_keras(trained, case):
     check(trained[True], TRAINED[True], case)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", ["once_by_hand", pytest.param("compiled_within", marks=pytest.mark.chaos)])
+def test_what_cannot_be_exact_ends_in_that_step(case, tmp_path):
+    with pytest.raises(AssertionError, match=f"ModelError: .*{re.escape(FAIL[case][2])}"):
+        train({2: [case]}, tmp_path)
 
 
 @pytest.mark.timeout(900)

@@ -71,6 +71,16 @@ class Resumed:
     metrics: Sequence[Array]
 
 
+@dataclass
+class InStep:
+    """What keeps a model in step with those of the other workers, as long as it is compiled as it is."""
+
+    parallel: DataParallel
+    metrics: MetricSums
+    validation_metrics: MetricSums
+    layer_state: LayerState
+
+
 class EpochState:
     """The state that the first and the last callback share; `is_preempted` tells if this worker should end soon."""
 
@@ -78,14 +88,14 @@ class EpochState:
         self,
         group: WorkerGroup,
         data: TrainingData,
-        parallel: DataParallel,
+        in_step: InStep,
         train: PassCounter,
         test: PassCounter,
         is_preempted: Callable[[], bool] = lambda: False,
     ):
         self.group = group
         self.data = data
-        self.parallel = parallel
+        self.in_step = in_step
         self.train, self.test = train, test
         self.resumed: Resumed | None = None
         self.is_preempted = is_preempted
@@ -111,17 +121,14 @@ class EpochState:
 class EpochStartSync(keras.callbacks.Callback):
     """The first callback: begins epochs, and makes logs the same on all workers before others see them.
 
-    `batch_metrics` makes those of batches the same; None if no callback decides by them.
+    `shares_logs` is whether those of batches become the same, too, because a callback may decide by them.
     """
 
-    def __init__(
-        self, state: EpochState, layer_state: LayerState, stops_on_nan: bool, batch_metrics: MetricSums | None
-    ):
+    def __init__(self, state: EpochState, stops_on_nan: bool, shares_logs: bool):
         super().__init__()
         self._state = state
-        self._layer_state = layer_state
         self._stops_on_nan = stops_on_nan
-        self._batch_metrics = batch_metrics
+        self._shares_logs = shares_logs
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         state = self._state
@@ -132,26 +139,25 @@ class EpochStartSync(keras.callbacks.Callback):
             for variable, value in zip(metric_variables(self.model), resumed.metrics, strict=False):
                 variable.assign(value)
         state.begin_pass("train", epoch)
-        state.parallel.bad_step.assign(NO_STEP)
+        state.in_step.parallel.bad_step.assign(NO_STEP)
         state.replaced, state.replaced_in_test = {}, {}
-        self._layer_state.begin()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._state.is_preempted() and not self._state.has_asked:
             self._state.has_asked = True
-            self._state.parallel.wants_end.assign(1.0)
+            self._state.in_step.parallel.wants_end.assign(1.0)
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._state.begin_pass("validation", 0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._state.logs = dict(logs)
-        if self._batch_metrics is not None:
+        if self._shares_logs:
             batches = self._state.data.train
             step = min(self._state.data.first_step + batch, batches.steps - 1)
             mine = batches.share_of_step(self._state.sizes, step)
-            logs.update(self._batch_metrics.after_step(batches, mine, self._state.logs))
-        if self._stops_on_nan and self._state.group.largest(int(self._state.parallel.bad_step)) > NO_STEP:
+            logs.update(self._state.in_step.metrics.after_step(batches, mine, self._state.logs))
+        if self._stops_on_nan and self._state.group.largest(int(self._state.in_step.parallel.bad_step)) > NO_STEP:
             logs["loss"] = float("nan")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -183,17 +189,16 @@ class TellPosition(keras.callbacks.Callback):
 class EpochEndSync(keras.callbacks.Callback):
     """The last callback: synchronizes the workers at the end of each pass.
 
-    ``epoch_done(epoch, logs, seconds, stopped)`` is called when an epoch has ended on all workers, and
-    ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps within it; ``wait_saved()`` returns when the
-    state that they save is complete. `agree_on_batches` is whether callbacks may stop the training within an epoch.
+    ``epoch_begins(epoch)`` is called after the callbacks of the user; ``epoch_done(epoch, logs, seconds, stopped)``
+    when an epoch has ended on all workers; and ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps.
+    ``wait_saved()`` returns when the state that they save is complete. `agree_on_batches` is whether callbacks may stop
+    the training within an epoch.
     """
 
     def __init__(
         self,
         state: EpochState,
-        layer_state: LayerState,
-        metrics: MetricSums,
-        validation_metrics: MetricSums,
+        epoch_begins: Callable[[int], None],
         agree_on_batches: bool,
         raises_on_nan: bool,
         epoch_done: Callable[[int, dict[str, float], float, bool], None],
@@ -205,12 +210,11 @@ class EpochEndSync(keras.callbacks.Callback):
     ):
         super().__init__()
         self._state = state
-        self._layer_state = layer_state
+        self._epoch_begins = epoch_begins
         self._agree_on_batches = agree_on_batches
         self._raises_on_nan = raises_on_nan
         self._epoch_done = epoch_done
         self._weights = weights
-        self._metrics, self._validation_metrics = metrics, validation_metrics
         self._steps_done, self._steps_between, self._wait_saved = steps_done, steps_between, wait_saved
         self._elapsed = elapsed  # seconds of the epoch in which the training resumes
         self._began = 0.0
@@ -219,6 +223,8 @@ class EpochEndSync(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._step = epoch, self._state.data.first_step
         self._began, self._elapsed = time.monotonic() - self._elapsed, 0.0
+        self._epoch_begins(epoch)
+        self._state.in_step.layer_state.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._agree_on_batches:
@@ -231,7 +237,7 @@ class EpochEndSync(keras.callbacks.Callback):
             if first and not self.model.stop_training:
                 self._state.ends_early = self.model.stop_training = True
             return
-        ends = self._state.parallel.has_agreed_to_end()
+        ends = self._state.in_step.parallel.has_agreed_to_end()
         is_due = self._steps_between and _crosses(self._epoch * steps, before, self._step, self._steps_between)
         if ends or is_due:
             if self._raises_on_nan:
@@ -257,8 +263,8 @@ class EpochEndSync(keras.callbacks.Callback):
             self._check_finite()
         batches = self._state.data.train
         mine = batches.share_of_step(self._state.sizes, batches.steps - 1)
-        self._state.replaced = self._metrics.end_pass(batches, mine, self._state.logs)
-        self._layer_state.bring_together(len(batches) / batches.total)
+        self._state.replaced = self._state.in_step.metrics.end_pass(batches, mine, self._state.logs)
+        self._state.in_step.layer_state.bring_together(len(batches) / batches.total)
         if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
             self._weights.check(self._epoch)
 
@@ -266,11 +272,11 @@ class EpochEndSync(keras.callbacks.Callback):
         batches = self._state.data.validation
         if batch >= batches.steps - 1:
             mine = batches.share_of_step(batches.sizes(None, 0), batches.steps - 1)
-            self._state.replaced_in_test = self._validation_metrics.end_pass(batches, mine, logs or {})
+            self._state.replaced_in_test = self._state.in_step.validation_metrics.end_pass(batches, mine, logs or {})
 
     def _check_finite(self) -> None:
         """Raise if a loss was not finite, on the worker where it happened first; the others end because of it."""
-        group, own = self._state.group, int(self._state.parallel.bad_step)
+        group, own = self._state.group, int(self._state.in_step.parallel.bad_step)
         place = own * group.size + group.rank if own > NO_STEP else math.inf
         first = -group.largest(-place)
         if first == math.inf:
@@ -290,7 +296,7 @@ class EpochEndSync(keras.callbacks.Callback):
         self._agree_to_stop()
         values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)
-        if self._state.parallel.has_agreed_to_end():
+        if self._state.in_step.parallel.has_agreed_to_end():
             self._end()
 
 

@@ -41,6 +41,16 @@ NOT_EXCHANGED = (
     "A training step changes these weights in another way than with an optimizer of Keras, and to other values on each "
     "worker. Let a keras.optimizers.Optimizer change them, or use clusterSize=1:"
 )
+_COMPILED_WITHIN = (
+    "A callback has called compile() within an epoch, and several workers train. Call it in on_epoch_end, in "
+    "on_epoch_begin or in on_train_begin"
+)
+
+
+def not_exchanged(error: tf.errors.OpError) -> ModelError | None:
+    """The error of a step that changes weights to other values on each worker; None for any other."""
+    begin = error.message.find(NOT_EXCHANGED) if isinstance(error, tf.errors.InvalidArgumentError) else -1
+    return None if begin < 0 else ModelError(error.message[begin:].partition("\n\t [[")[0].strip())
 
 
 @dataclass(frozen=True)
@@ -153,6 +163,7 @@ class DataParallel:
     ):
         self._agrees_on_end = agrees_on_end
         model = self._model = variables.model
+        self._compiled = keras_privates.compiled_parts(model)
         self._group = group
         self._rules = rules
         self._share: tf.Tensor | None = None
@@ -205,6 +216,11 @@ class DataParallel:
             return False
         return float(self.wants_end if self._group.size == 1 else self._end_agreed) > 0
 
+    @property
+    def is_compiled_again(self) -> bool:
+        """Whether a callback has compiled the model again, or has set another optimizer."""
+        return any(a is not b for a, b in zip(keras_privates.compiled_parts(self._model), self._compiled, strict=True))
+
     def close(self) -> None:
         """Restore the model, and the classes of optimizers."""
         self._stack.close()
@@ -237,6 +253,8 @@ class DataParallel:
             try:
                 if self._group.size == 1:
                     return original(data)
+                if keras_privates.compiled_parts(self._model)[1:] != self._compiled[1:]:
+                    raise ModelError(_COMPILED_WITHIN)
                 rows = _row_count(tf.nest.flatten(data)[0])
                 self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
                 self._rows_of_step = pass_counter.rows_of(number, total)
@@ -391,9 +409,10 @@ class OtherWrites:
         """The trainable variables that the step writes otherwise, without those that are `expected`."""
         if self._graph is None:
             return []
-        written = {id(v) for v in keras_privates.written_variables(self._graph, self._of_updates)} - self._updated
-        known = {id(v) for v in expected}
-        return [v for v in self._model.trainable_variables if id(v.value) in written and id(v) not in known]
+        known = self._updated | {id(getattr(v, "value", v)) for v in expected}
+        weights = {id(v.value): v for v in self._model.trainable_variables if id(v.value) not in known}
+        values = [v.value for v in weights.values()]
+        return [weights[id(v)] for v in keras_privates.written_variables(self._graph, values, self._of_updates)]
 
 
 def _row_count(tensor: Any) -> tf.Tensor:

@@ -155,7 +155,7 @@ class _DryRun:
         outcomes = tries[0]
         if not draws:
             self._check_beside_keras(outcomes[ALL])
-        assigned, notices = self._assigned(outcomes)
+        assigned, notices = self._assigned(tries)
         return replace(
             rules,
             assigned=tuple(assigned),
@@ -331,7 +331,7 @@ class _DryRun:
             return "sum"
         return self._kind(whole, first, second)
 
-    def _assigned(self, outcomes: Sequence[Outcome]) -> tuple[list[int], list[str]]:
+    def _assigned(self, tries: Sequence[Sequence[Outcome]]) -> tuple[list[int], list[str]]:
         """Which variables the step assigns, without BatchNormalization's; notices of those that are not exact.
 
         Raises ``ModelError`` for weights that several workers would not train as one does.
@@ -340,14 +340,14 @@ class _DryRun:
         known |= {id(v) for v in metric_variables(self._model)}
         assigned: list[int] = []
         means, own, weights = list[str](), list[str](), list[str]()
-        for i in sorted(outcomes[ALL].state):
-            variable = self._variables[i]
-            whole, first, second = (o.state.get(i, self._start[i]) for o in outcomes)
-            if id(variable) in known:
+        for i, variable in enumerate(self._variables):
+            written = [outcomes for outcomes in tries if i in outcomes[ALL].state]
+            if id(variable) in known or not written:
                 continue
-            is_float, of_keras = whole.dtype.kind == "f" or "float" in str(variable.dtype), i < self._of_model
-            is_same = np.array_equal(whole, first) and np.array_equal(whole, second)
-            is_mean = is_float and self._kind(whole, first, second) == "mean"
+            values = [[o.state.get(i, self._start[i]) for o in outcomes] for outcomes in written]
+            is_float, of_keras = "float" in str(variable.dtype), i < self._of_model
+            is_same = all(np.array_equal(whole, part) for whole, *parts in values for part in parts)
+            is_mean = is_float and all(self._kind(*three) == "mean" for three in values)
             if (is_float and of_keras) or (is_mean and not is_same):
                 assigned.append(i)
                 if not is_mean:

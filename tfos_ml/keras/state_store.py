@@ -59,7 +59,15 @@ class StateStore:
         self._states: CallbackStates | None = None  # there, too
         self._terminated: list[int] = []  # signals that ask this process to end
         self._weights: WeightsFile | None = None
+        self._compiled_again = ""
         self._stack = contextlib.ExitStack()
+
+    def renew(self, variables: TrainingVariables, epoch: int) -> None:
+        """Go on with the variables of a model that a callback has compiled again before an epoch, counted from 0."""
+        self.wait()
+        self._variables, self._weights = variables, None
+        self._compiled_again = f", compiled again by a callback before epoch {epoch + 1}"
+        vars(self).pop("_identity", None)
 
     @property
     def keeps_state(self) -> bool:
@@ -86,7 +94,7 @@ class StateStore:
 
     @cached_property
     def _identity(self) -> str:
-        return _identity(self._variables, self._ctx)
+        return _identity(self._variables, self._ctx) + self._compiled_again
 
     @cached_property
     def _fingerprint(self) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.spool import room_for
+from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import adapt
@@ -25,13 +26,14 @@ from tfos_ml.keras.callbacks import (
     EpochEndSync,
     EpochStartSync,
     EpochState,
+    InStep,
     Resumed,
     TellPosition,
     acts_on_batches,
     reads_logs_of_batches,
     runs_here,
 )
-from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules
+from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules, not_exchanged
 from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
@@ -103,15 +105,16 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     """Build and train the model; returns it as plain Keras knows it."""
     notices: list[str] = []
     model, data = build_model(task, ctx, group, notices)
-    variables = TrainingVariables.of_step(model, data, must_trace=group.size > 1 or bool(ctx.checkpoint_dir))
+    variables = _variables_of(model, data, group, ctx)
     start_alike(variables, group, ctx.is_chief)
     notices += check_first_batch(model, data, task.description)
     notices += _prepare_export(model, data, task, ctx)
-    rules = find_rules(variables, data, group, bool(data.validation.total))
-    if task.has_local_statistics and group.size > 1:
-        rules = _with_local_statistics(rules, model)
-    _Training(task, ctx, group, variables, data, [*notices, *rules.notices], rules).run()
+    _Training(task, ctx, group, variables, data, notices).run()
     return model
+
+
+def _variables_of(model: Any, data: TrainingData, group: WorkerGroup, ctx: NodeContext) -> TrainingVariables:
+    return TrainingVariables.of_step(model, data, must_trace=group.size > 1 or bool(ctx.checkpoint_dir))
 
 
 def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: list[str]) -> tuple[Any, TrainingData]:
@@ -175,9 +178,7 @@ class _Training:
         variables: TrainingVariables,
         data: TrainingData,
         notices: list[str],
-        rules: Rules,
     ):
-        self._rules = rules
         self._task, self._ctx, self._group, self._data = task, ctx, group, data
         self._variables, self._model = variables, variables.model
         self._notices = notices
@@ -189,6 +190,7 @@ class _Training:
         }
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
+        self._tracing_seconds = 0.0
         self._store = StateStore(ctx, group, variables, data, self._callbacks, self._history, notices)
 
     def run(self) -> None:
@@ -199,20 +201,12 @@ class _Training:
     def _run(self) -> None:
         state = self._store.load()
         train, test = pass_counter(self._data, "train"), pass_counter(self._data, "validation")
-        keeps = self._store.keeps_state
-        parallel = DataParallel(self._variables, self._group, train, test, self._rules, agrees_on_end=keeps)
-        epochs = EpochState(self._group, self._data, parallel, train, test, self._store.is_preempted)
-        metrics = MetricSums(self._model, self._group, self._rules.train)
-        validation_metrics = MetricSums(self._model, self._group, self._rules.test)
-        self._note_limits({*metrics.inexact, *(validation_metrics.inexact if self._data.validation.total else ())})
-        layer_state = LayerState(self._model, self._group)
-        shares_logs = self._group.size > 1 and reads_logs_of_batches(self._task.callbacks)
+        in_step = self._keep_in_step(train, test)
+        epochs = EpochState(self._group, self._data, in_step, train, test, self._store.is_preempted)
         stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
         closing = EpochEndSync(
             epochs,
-            layer_state,
-            metrics,
-            validation_metrics,
+            epoch_begins=lambda epoch: self._look_at_model(epochs, epoch),
             agree_on_batches=acts_on_batches(self._task.callbacks),
             raises_on_nan=not stops_on_nan,
             epoch_done=self._epoch_done,
@@ -232,13 +226,14 @@ class _Training:
         first = 0 if state is None else state.epoch
         if state is not None and state.stopped:
             first = max(first, self._ctx.epochs)
+        shares_logs = self._group.size > 1 and reads_logs_of_batches(self._task.callbacks)
         try:
             self._model.fit(
                 self._data.dataset("train", has_cardinality),
                 epochs=max(self._ctx.epochs, first),
                 initial_epoch=first,
                 callbacks=[
-                    EpochStartSync(epochs, layer_state, stops_on_nan, metrics if shares_logs else None),
+                    EpochStartSync(epochs, stops_on_nan, shares_logs),
                     *self._callbacks.values(),
                     *resume,
                     *tells,
@@ -249,26 +244,67 @@ class _Training:
                 verbose=0,
             )
         except tf.errors.OpError as error:
-            raise self._data.label_error(error) or error from None
+            raise self._data.label_error(error) or not_exchanged(error) or error from None
         finally:
-            parallel.close()
-        self._summarize(parallel.tracing_seconds)
+            epochs.in_step.parallel.close()
+        self._tracing_seconds += epochs.in_step.parallel.tracing_seconds
+        self._summarize()
+
+    def _keep_in_step(self, train: PassCounter, test: PassCounter) -> InStep:
+        """Find the rules of the training, and wrap the model; all workers do so together."""
+        validates = bool(self._data.validation.total)
+        rules = find_rules(self._variables, self._data, self._group, validates)
+        if self._task.has_local_statistics and self._group.size > 1:
+            rules = _with_local_statistics(rules, self._model)
+        self._note(rules.notices)
+        metrics = MetricSums(self._model, self._group, rules.train)
+        validation_metrics = MetricSums(self._model, self._group, rules.test)
+        self._note_limits({*metrics.inexact, *(validation_metrics.inexact if validates else ())})
+        agrees_on_end = self._store.keeps_state
+        parallel = DataParallel(self._variables, self._group, train, test, rules, agrees_on_end)
+        return InStep(parallel, metrics, validation_metrics, LayerState(self._model, self._group))
+
+    def _look_at_model(self, epochs: EpochState, epoch: int) -> None:
+        """Begin anew with the model if a callback has compiled it again; all workers ask this together."""
+        before = epochs.in_step.parallel
+        has_changed = before.is_compiled_again
+        if bool(self._group.largest(float(has_changed))) != has_changed:
+            raise ModelError(
+                f"In epoch {epoch + 1}, a callback has compiled the model of some workers again, but not of all. It "
+                "must decide alike on all workers: remove chief_only, and decide by the epoch and its logs"
+            )
+        if not has_changed:
+            return
+        before.close()
+        self._tracing_seconds += before.tracing_seconds
+        build(self._model, self._data, self._task.description.has_call)
+        _settle_execution(self._model, self._group, self._notices)
+        self._variables = _variables_of(self._model, self._data, self._group, self._ctx)
+        self._store.renew(self._variables, epoch)
+        epochs.in_step = self._keep_in_step(epochs.train, epochs.test)
+        epochs.in_step.parallel.wants_end.assign(float(epochs.has_asked))
+        self._model.make_train_function()
+
+    def _note(self, notices: Iterable[str]) -> None:
+        self._notices += [notice for notice in notices if notice not in self._notices]
 
     def _note_limits(self, inexact: set[str]) -> None:
         """Warn if the result depends on the number of workers, or if the training will be slow."""
+        notices = []
         if inexact:
-            self._notices.append(
+            notices.append(
                 f"Metrics {sorted(inexact)} cannot be combined exactly from the workers' results: their values are "
                 "averages over workers, weighted by rows."
             )
         vectors = [name for name, value in self._model.get_metrics_result().items() if np.ndim(value)]
         if vectors:
-            self._notices.append(
+            notices.append(
                 f"Metrics {vectors} are vectors and missing in the history, which has only numbers. Use their mean, "
                 "such as average='macro', or one metric per class."
             )
         if self._data.shuffle_notice:
-            self._notices.append(self._data.shuffle_notice)
+            notices.append(self._data.shuffle_notice)
+        self._note(notices)
 
     def _epoch_done(self, epoch: int, logs: dict[str, float], seconds: float, stopped: bool) -> None:
         self._history.append(logs)
@@ -285,13 +321,13 @@ class _Training:
             _add_to_export(path, self._model, self._task, self._ctx)
             self._ctx.send_checkpoint(path, epoch, logs)
 
-    def _summarize(self, tracing_seconds: float) -> None:
+    def _summarize(self) -> None:
         spent = sum(self._seconds)
         self._ctx.summarize(
             {
                 "steps": self._data.train.steps * len(self._seconds),
                 "epoch_seconds": [round(s, 4) for s in self._seconds],
-                "tracing_seconds": round(tracing_seconds, 4),  # of the first epoch's
+                "tracing_seconds": round(self._tracing_seconds, 4),  # of the first epoch's
                 "warnings": self._notices,
                 "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,
             }

@@ -49,7 +49,7 @@ class TrainingVariables:
             with intercepted(lambda update, optimizer, grads, variables: update(grads, variables)) as called:
                 try:
                     graph = tf.function(model.train_step).get_concrete_function(data.element_spec()).graph
-                    written = keras_privates.written_variables(graph)
+                    written = keras_privates.written_variables(graph, graph.variables)
                 except Exception:  # which the training will raise, too
                     written = []
             optimizers += called
@@ -87,7 +87,7 @@ class TrainingVariables:
     @property
     def scalars(self) -> list[Any]:
         """Variables of the optimizers that are single numbers, such as the learning rate."""
-        return [v for v in self.of_optimizers if not v.shape]
+        return [v for v in self.of_optimizers if not len(v.shape)]
 
 
 def _each_once(parts: Any) -> list[Any]:

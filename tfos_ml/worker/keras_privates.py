@@ -29,6 +29,11 @@ def compiled_with(model: Any) -> list[Any]:
     return [user_loss(model), *(() if metrics is None else (metrics._user_metrics, metrics._user_weighted_metrics))]
 
 
+def compiled_parts(model: Any) -> tuple[Any, Any, Any]:
+    """The optimizer, and the objects that compute the loss and the metrics; others once a model is compiled again."""
+    return model.optimizer, model._compile_loss, model._compile_metrics
+
+
 def compiled_loss(model: Any) -> Any:
     """The object that computes the losses of all outputs of a built model; None if there is none."""
     return model._compile_loss
@@ -71,16 +76,16 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return list(optimizer._trainable_variables)
 
 
-def written_variables(graph: Any, skipped: Sequence[range] = ()) -> list[Any]:
-    """TensorFlow's variables that a traced function may write, in the order of its operations, each once.
+def written_variables(graph: Any, variables: Sequence[Any], skipped: Sequence[range] = ()) -> list[Any]:
+    """Those of TensorFlow's variables that a function which is traced may write, in the order of its operations.
 
     Operations at the positions `skipped` do not count. TensorFlow itself knows what operations write, to run them in
     the order of the program.
     """
     from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 
-    variables = {id(variable.handle): variable for variable in graph.variables}
-    inner = {id(own): variables.get(id(outer)) for outer, own in graph.captures}
+    by_handle = {id(variable.handle): variable for variable in variables}
+    inner = {id(own): by_handle.get(id(outer)) for outer, own in graph.captures}
     found: dict[int, Any] = {}
     for place, operation in enumerate(graph.get_operations()):
         if any(place in part for part in skipped):
