@@ -272,6 +272,95 @@ def train_with_tf_keras(args, ctx):
         ctx.export_saved_model(model)
 
 
+def record_rows_by_step(args, ctx):
+    """The rows of each step of two epochs, as TensorFlow and tf_keras see them under a strategy, in JSON."""
+    import contextlib
+    import os
+
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    import tensorflow as tf
+    import tf_keras
+
+    if args.strategy == "MirroredStrategy":  # two replicas in this process
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    else:
+        strategy = getattr(tf.distribute, args.strategy)() if args.strategy else None
+
+    ledgers, seen = {"dataset": [x.numpy().ravel().tolist() for _ in "ab" for x, y in ctx.dataset()]}, {}
+
+    def note(step, x):
+        seen.setdefault(int(step), []).extend(x.ravel().tolist())
+        return np.float32(0)
+
+    class Model(tf_keras.Sequential):
+        def train_step(self, data):
+            tf.numpy_function(note, [self.optimizer.iterations, data[0]], tf.float32)
+            return super().train_step(data)
+
+    def rows(x):
+        parts = [x] if strategy is None else strategy.experimental_local_results(x)
+        return np.concatenate([part.numpy().ravel() for part in parts]).tolist()
+
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        model = Model([tf_keras.layers.Input((1,)), tf_keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    changed = ctx.dataset().map(lambda x, y: (x + 0, y)).prefetch(1)
+    history = model.fit(changed, validation_data=ctx.validation_dataset(), epochs=2, verbose=0).history
+    assert len(history["val_loss"]) == 2
+    ledgers["fit"] = [seen[step] for step in sorted(seen)]
+    if strategy:
+        data = strategy.experimental_distribute_dataset(ctx.dataset())
+        ledgers["loop"] = [rows(x) for _ in "ab" for x, y in data]
+    if args.strategy == "MultiWorkerMirroredStrategy":
+        data = strategy.distribute_datasets_from_function(lambda _: ctx.dataset())
+        ledgers["function"] = [rows(x) for _ in "ab" for x, y in data]
+    with open(f"{args.directory}/{ctx.worker_num}.json", "w") as file:
+        json.dump(ledgers, file)
+    ctx.export_saved_model(model)
+
+
+MULTI_WORKER = "MultiWorkerMirroredStrategy"
+
+
+@pytest.mark.parametrize(
+    ("workers", "strategy"),
+    [
+        (1, MULTI_WORKER),
+        (3, MULTI_WORKER),
+        pytest.param(1, None, marks=pytest.mark.chaos),
+        pytest.param(1, "MirroredStrategy", marks=pytest.mark.chaos),
+        pytest.param(2, None, marks=pytest.mark.chaos),
+        pytest.param(2, "MirroredStrategy", marks=pytest.mark.chaos),
+        pytest.param(2, MULTI_WORKER, marks=pytest.mark.chaos),
+    ],
+)
+def test_each_row_comes_once_an_epoch_in_its_step(spark, tmp_path, workers, strategy):
+    pytest.importorskip("tf_keras")
+    ids = F.col("id").cast("float")
+    df = spark.range(0, 67, 1, 3).select(
+        F.array(ids).alias("features"), ids.alias("label"), (F.col("id") > 65).alias("v")
+    )
+    TFEstimator(
+        trainFn=record_rows_by_step,
+        tfArgs={"strategy": strategy, "directory": str(tmp_path)},
+        clusterSize=workers,
+        validationIndicatorCol="v",  # one row: some worker has none
+        batchSize=16,
+        shuffle=False,
+        feedTimeout=120,
+        verbose=0,
+    ).fit(df)
+
+    ledgers = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(ledgers) == workers
+    for ledger in ledgers:
+        for way, by_step in ledger.items():
+            assert [sorted(rows) for rows in by_step] == [sorted(rows) for rows in ledger["dataset"]], way
+    assert sorted(row for ledger in ledgers for rows in ledger["dataset"] for row in rows) == sorted([*range(66)] * 2)
+
+
 @pytest.mark.parametrize("what", ["tf_keras", "module"])
 @pytest.mark.chaos
 def test_variables_of_tf_keras_and_modules_are_exported_by_all_workers(spark, what):

@@ -14,6 +14,7 @@ import numpy as np
 
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
+from tfos_ml.worker.distributed_input import as_rows_of_one_worker
 from tfos_ml.worker.row_store import RowStore
 from tfos_ml.worker.rows import RowFormat
 
@@ -37,8 +38,10 @@ def blocks(
         yield rows.gather(at, pad_value)
 
 
-def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, pad_value: float) -> tf.data.Dataset:
-    """A dataset of batches of the given sizes, shape ``(steps,)``, of one pass, with asserted cardinality.
+def make_dataset(
+    store: RowStore, sizes: Int64s, epochs: int, seed: int | None, pad_value: float, tells_length: bool = True
+) -> tf.data.Dataset:
+    """A dataset of batches of the given sizes, shape ``(steps,)``, of one pass; TensorFlow is told their number or not.
 
     One iteration has `epochs` passes. Each pass, in later iterations too, has a new order, unless `seed` is None.
     `pad_value` fills rows shorter than the longest of their batch.
@@ -56,8 +59,10 @@ def make_dataset(store: RowStore, sizes: Int64s, epochs: int, seed: int | None, 
     dataset = tf.data.Dataset.from_generator(generate, output_signature=element_spec(store))
     if not store.has_ragged:
         dataset = dataset.rebatch(sizes if len(sizes) else 1)
-    dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(sizes) * epochs))
-    return without_autotuning(dataset.prefetch(prefetched(store.block_rows(), sizes)))
+    if tells_length:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(sizes) * epochs))
+    dataset = without_autotuning(dataset.prefetch(prefetched(store.block_rows(), sizes)))
+    return as_rows_of_one_worker(dataset)
 
 
 def prefetched(block_rows: int, sizes: Int64s) -> int:

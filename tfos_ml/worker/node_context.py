@@ -136,6 +136,9 @@ class NodeContext:
     ) -> tf.data.Dataset:
         """This node's training rows as batches.
 
+        Under a strategy of ``tf.distribute``, too, a batch is this node's share of a step: pass the dataset to ``fit``
+        of tf_keras, to ``experimental_distribute_dataset`` or, in a function, to ``distribute_datasets_from_function``.
+
         The datasets of all workers have the same number of batches, which TensorFlow knows, and no batch is empty: a
         worker that would have no row in the last step keeps one from the step before. In one epoch every row of the
         DataFrame is used exactly once, on one worker.
@@ -206,13 +209,15 @@ class NodeContext:
         """This node's validation rows, in order, as batches like those of :meth:`dataset`.
 
         If there is an evaluator, it gets all of them. Otherwise each worker gets a share, and the workers may have
-        different numbers of batches.
+        different numbers of batches, or none. TensorFlow is then not told how many, so that an evaluation under
+        ``MultiWorkerMirroredStrategy`` ends on all workers together.
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         store = self._rows.store("validation")
         steps = -(-len(store) // batch_size)
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder=False)
-        return make_dataset(store, sizes, 1, None, self.settings.pad_value)
+        tells_length = self._rows.have_same_steps("validation", batch_size)
+        return make_dataset(store, sizes, 1, None, self.settings.pad_value, tells_length)
 
     def steps_per_epoch(self, batch_size: int | None = None) -> int:
         """Number of batches in one epoch of :meth:`dataset`, which is the same on every worker."""

@@ -100,6 +100,12 @@ class NodeRows:
             raise errors.EmptyDataError(no_rows(self.skipped))
         return agree_steps(rows, batch_size, drop_remainder)
 
+    def have_same_steps(self, stream: str, batch_size: int) -> bool:
+        """Whether all nodes that get rows of a stream have as many batches of them."""
+        agreement = self._agreement()
+        counted = [agreement[label] for label in self._labels[stream] if agreement[label].counts is not None]
+        return len({-(-c.rows[stream] // batch_size) for c in counted}) <= 1
+
     def store(self, stream: str) -> RowStore:
         """All rows of this node of one stream."""
         if self._stores is None:
