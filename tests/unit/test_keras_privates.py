@@ -112,3 +112,34 @@ def test_silent(capsys):
         keras.utils.Progbar(2).update(1)
         assert not keras.config.is_interactive_logging_enabled()
     assert keras.config.is_interactive_logging_enabled()
+
+
+def test_written_variables_are_found_in_branches_and_beside_those_that_are_read():
+    import tensorflow as tf
+
+    read, written, in_a_branch, skipped = (tf.Variable(float(i)) for i in range(4))
+
+    def step():
+        first = len(tf.compat.v1.get_default_graph().get_operations())
+        skipped.assign(read + 1.0)
+        operations.append(range(first, len(tf.compat.v1.get_default_graph().get_operations())))
+        tf.cond(read > 0.0, lambda: in_a_branch.assign_add(1.0), lambda: in_a_branch)
+        written.assign(2.0 * read)
+
+    operations: list[range] = []
+    graph = tf.function(step).get_concrete_function().graph
+    names = {id(v): name for name, v in {"read": read, "written": written, "branch": in_a_branch}.items()}
+    found = keras_privates.written_variables(graph, graph.variables, operations)
+    assert [names[id(v)] for v in found] == ["branch", "written"]
+    assert len(keras_privates.written_variables(graph, graph.variables)) == 3
+
+
+def test_compiled_parts_are_others_after_compile(model):
+    import keras
+
+    model = keras.models.clone_model(model)
+    model.compile("sgd", "mse", metrics=["mae"])
+    before = keras_privates.compiled_parts(model)
+    assert keras_privates.compiled_parts(model) == before
+    model.compile("sgd", "mse", metrics=["mae"])
+    assert all(a is not b for a, b in zip(keras_privates.compiled_parts(model), before, strict=True))
