@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 KEYWORDS, REFERENCE = ROOT / "tfos_ml" / "stages" / "keywords.py", ROOT / "docs" / "reference" / "params.rst"
 GROUPS = {
     "Scoring": (params.ScoringParams, "All stages"),
-    "Classifier": (params.ClassifierParams, "TFModel and KerasEstimator, for classifiers"),
+    "Classifier": (params.ClassifierParams, "All stages, for classifiers"),
     "Training": (params.TrainingParams, "TFEstimator and KerasEstimator"),
     "TrainFn": (params.TrainFnParams, "TFEstimator"),
     "Keras": (params.KerasParams, "KerasEstimator"),
@@ -42,7 +42,7 @@ ARGUMENTS = {  # of constructors, but no Params
 }
 STAGES = {
     "TFModel": ("Scoring", "Classifier"),
-    "TFEstimator": ("Scoring", "Training", "TrainFn"),
+    "TFEstimator": ("Scoring", "Training", "Classifier", "TrainFn"),
     "KerasEstimator": ("Scoring", "Training", "Classifier", "Keras"),
     "OptunaSearch": ("Search",),
 }

@@ -11,6 +11,7 @@ from conftest import LOCAL
 from elsewhere import run_elsewhere
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as F
@@ -403,6 +404,31 @@ def test_sql(spark, models):
     row = spark.sql("SELECT join(cast(id AS string), id) AS both FROM t WHERE id = 3").first()
     assert row.both.asDict() == {"o": "33", "l": 4}
     spark.catalog.dropTempView("t")
+
+
+def train_compiled(args, ctx):
+    import keras
+
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(args.units, args.activation)])
+    model.compile(keras.optimizers.Adam(0.1), args.loss)
+    model.fit(ctx.dataset(epochs=20), verbose=0)
+    ctx.export_saved_model(model)
+
+
+def test_models_of_train_functions_are_for_evaluators(spark):
+    df = spark.range(0, 64, 1, 1).selectExpr("array(float(id % 2)) features", "float(id % 2) label")
+
+    def train(units, activation, loss):
+        arguments = {"units": units, "activation": activation, "loss": loss}
+        return TFEstimator(trainFn=train_compiled, tfArgs=arguments, verbose=0).fit(df).transform(df)
+
+    numbers = train(1, None, "mse")
+    assert dict(numbers.dtypes)["prediction"] == "double"
+    assert RegressionEvaluator(metricName="rmse").evaluate(numbers) < 1
+    classes = train(2, "softmax", "sparse_categorical_crossentropy")
+    assert classes.columns == ["features", "label", "rawPrediction", "probability", "prediction"]
+    assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(classes) == 1.0
+    assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(classes) < 0.6
 
 
 MAKE_FOREIGN = """

@@ -1,6 +1,7 @@
 import contextlib
 import functools
 import inspect
+import json
 import os
 import resource
 import shutil
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tfos_ml.data.schema import ColumnSpec, FeedSchema
 from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.archive import pack
+from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.publishing import check_destination, commit, discard, fetch, stage
 from tfos_ml.inference.saved_model import (
     SIGNATURE_FILE,
@@ -22,6 +24,7 @@ from tfos_ml.inference.saved_model import (
     parse_signature,
     read_signature,
 )
+from tfos_ml.worker.compiled_losses import write_prediction_spec
 from tfos_ml.worker.export import can_be_served, export_saved_model, is_distributed, prepare
 
 KEY = "serving_default"
@@ -521,3 +524,42 @@ class TestCheckDestination:
         (tmp_path / "empty").mkdir()
         assert check_destination(str(tmp_path / target)) is None
         assert check_destination(f"file://{tmp_path / target}") is None
+
+
+class TestMeaning:
+    """What is written beside the SavedModel of a train function, so that its output is a class or a number."""
+
+    @pytest.mark.parametrize("package", ["keras", "tf_keras"])
+    @pytest.mark.parametrize(
+        ("loss", "units", "expected"),
+        [
+            ("mse", 1, PredictionSpec()),
+            ("sparse_categorical_crossentropy", 3, PredictionSpec("multiclass")),
+            ("bce", 1, PredictionSpec("binary")),
+            ("BinaryCrossentropy", 1, PredictionSpec("binary", from_logits=True)),
+            (None, 3, PredictionSpec()),
+        ],
+    )
+    def test_follows_the_compiled_loss_of_either_keras(self, tmp_path, package, loss, units, expected):
+        of = pytest.importorskip(package)
+        model = of.Sequential([of.layers.Input((4,)), of.layers.Dense(units)])
+        if loss is not None:
+            model.compile("sgd", loss if loss.islower() else getattr(of.losses, loss)(from_logits=True))
+        assert self.written(tmp_path, model) == expected
+
+    def test_is_just_a_tensor_for_own_signatures_and_a_predict_step(self, tmp_path):
+        class Own(keras.Sequential):
+            def predict_step(self, data):
+                return 2 * self(data)
+
+        for number, model in enumerate([Own(), keras.Sequential()]):
+            model.add(keras.layers.Input((4,)))
+            model.add(keras.layers.Dense(1))
+            model.compile("sgd", "bce")
+            serve = tf.function(model, input_signature=[tf.TensorSpec([None, 4])])
+            assert self.written(tmp_path / str(number), model, serve if number else None) == PredictionSpec()
+
+    def written(self, path, model, signatures=None):
+        export_saved_model(model, str(path), *SINGLE, signatures, KEY)
+        write_prediction_spec(str(path), model, KEY, signatures is not None)
+        return PredictionSpec(**json.loads((path / PREDICTION_SPEC_FILE).read_text()))

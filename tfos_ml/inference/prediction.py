@@ -10,8 +10,8 @@ anything else             prediction: double for ``(batch,)`` and ``(batch, 1)``
                           else an array
 ========================  ==========================================================
 
-With ``from_logits``, the raw prediction is the logits, and the probability is their softmax (or sigmoid). Without it,
-both are the output of the model; values that cannot be probabilities are an error.
+With ``from_logits``, the raw prediction is the logits (``[-z, z]`` of one unit ``z``), and the probability is their
+softmax (or sigmoid). Without it, both are the output of the model; values that cannot be probabilities are an error.
 """
 
 from __future__ import annotations

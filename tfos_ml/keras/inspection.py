@@ -117,11 +117,12 @@ def describe(model: Any) -> ModelDescription:
     ModelError
         If it is not a compiled Keras 3 model that KerasEstimator can train.
     """
+    from tfos_ml.worker.compiled_losses import compiled_losses
     from tfos_ml.worker.export import declared_inputs, declared_outputs, has_call, has_predict_step
 
     _check_kind(model)
     _check_compiled(model)
-    layers, losses = list(_layers(model)), _losses(model)
+    layers, losses = list(_layers(model)), compiled_losses(model)
     _check_batch_size(declared_inputs(model) or {}, layers)
     return ModelDescription(
         declared_inputs(model),
@@ -216,34 +217,6 @@ def _is_idle_scaler(layer: Any) -> bool:
         return True
     mean, variance = np.asarray(layer.adapt_mean), np.asarray(layer.adapt_variance)
     return bool((mean == 0).all() and (variance == 1).all())
-
-
-def _losses(model: Any) -> dict[str, LossInfo]:
-    from tfos_ml.worker.export import by_path, declared_outputs
-
-    loss = keras_privates.user_loss(model)
-    if isinstance(loss, dict):
-        by_output = by_path(loss)
-    elif isinstance(loss, (list, tuple)):
-        by_output = dict(zip(declared_outputs(model) or (), loss, strict=False))
-    else:
-        by_output = {"": loss}
-    return {str(name): _loss_info(of_output) for name, of_output in by_output.items() if of_output is not None}
-
-
-def _loss_info(loss: Any) -> LossInfo:
-    import keras
-
-    if isinstance(loss, str):
-        loss = keras.losses.get(loss)
-    is_object = isinstance(loss, keras.losses.Loss)
-    name = type(loss).__name__ if is_object else getattr(loss, "__name__", repr(loss))
-    module = type(loss).__module__ if is_object else getattr(loss, "__module__", "")
-    options = getattr(loss, "_fn_kwargs", {})
-    from_logits = bool(options.get("from_logits", getattr(loss, "from_logits", False)))
-    reduction = loss.reduction if is_object else "sum_over_batch_size"
-    ignored = options.get("ignore_class", getattr(loss, "ignore_class", None))
-    return LossInfo(name, from_logits, reduction, str(module).startswith("keras."), ignored)
 
 
 def answer(folder: Path) -> dict[str, Any]:

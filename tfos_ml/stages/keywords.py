@@ -66,7 +66,7 @@ class ClassifierKeywords(TypedDict, total=False):
 
 
 class ClassifierAccessors(ParamsBase):
-    def setRawPredictionCol(self, value: str) -> Self: """Set ``rawPredictionCol``: column of the vectors before softmax or sigmoid."""; return self._set_checked(rawPredictionCol=value)
+    def setRawPredictionCol(self, value: str) -> Self: """Set ``rawPredictionCol``: column of the vectors that the model returns: logits if its loss has from_logits=True, else the probabilities."""; return self._set_checked(rawPredictionCol=value)
     def getRawPredictionCol(self) -> str: """Value of ``rawPredictionCol``."""; return self.getOrDefault("rawPredictionCol")
     def setProbabilityCol(self, value: str) -> Self: """Set ``probabilityCol``: column of the vectors of class probabilities."""; return self._set_checked(probabilityCol=value)
     def getProbabilityCol(self) -> str: """Value of ``probabilityCol``."""; return self.getOrDefault("probabilityCol")
@@ -248,7 +248,7 @@ class TFModelConstructor(ParamsBase):
         return self._set_given(self._take_keywords())
 
 
-class TFEstimatorKeywords(ScoringKeywords, TrainingKeywords, TrainFnKeywords, total=False):
+class TFEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywords, TrainFnKeywords, total=False):
     trainFn: Callable[[Any, Any], Any] | None
     tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None
 

@@ -78,7 +78,11 @@ class ClassifierParams(
 ):
     """Params of classification; without effect on other models."""
 
-    rawPredictionCol = Param("column of the vectors before softmax or sigmoid", COLUMN_OR_EMPTY, "rawPrediction")
+    rawPredictionCol = Param(
+        "column of the vectors that the model returns: logits if its loss has from_logits=True, else the probabilities",
+        COLUMN_OR_EMPTY,
+        "rawPrediction",
+    )
     probabilityCol = Param("column of the vectors of class probabilities", COLUMN_OR_EMPTY, "probability")
     threshold = Param(
         "probability above which a binary model predicts class 1",
@@ -155,7 +159,7 @@ class TrainingParams(
     )
 
 
-class TrainFnParams(keywords.TrainFnAccessors, TrainingParams):
+class TrainFnParams(keywords.TrainFnAccessors, ClassifierParams, TrainingParams):
     """Params of TFEstimator alone."""
 
     numPS = Param("number of parameter servers", integer(0), 0)

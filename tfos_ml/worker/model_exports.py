@@ -50,6 +50,7 @@ class ModelExports:
         return path
 
     def _write(self, model: Any, name: str, signatures: Any = None) -> str:
+        from tfos_ml.worker.compiled_losses import write_prediction_spec
         from tfos_ml.worker.export import export_saved_model
 
         path = os.path.join(self._directory, name)
@@ -60,6 +61,7 @@ class ModelExports:
                 self._prepared[1].write(path)
             else:
                 export_saved_model(model, path, self._schema, shapes, signatures, self._settings.signature_def_key)
+                write_prediction_spec(path, model, self._settings.signature_def_key, signatures is not None)
         self._channel.send(messages.Summary({"export_seconds": round(time.monotonic() - began, 3)}))
         return path
 
