@@ -413,6 +413,44 @@ def loss_history(keras):
     return LossHistory
 
 
+class TestSettings:
+    @pytest.fixture
+    def settings(self, keras):
+        from tfos_ml.keras.fit_settings import fit_settings
+
+        def settings(loss="mse", rate=0.05, dropout=0.2, patience=3):
+            layers = [keras.layers.Input((3,)), keras.layers.Dense(2, "relu"), keras.layers.Dropout(dropout)]
+            model = keras.Sequential(layers)
+            model.compile(keras.optimizers.Adam(rate), loss)
+            return fit_settings(
+                model, {"EarlyStopping(loss) 0": keras.callbacks.EarlyStopping("loss", patience=patience)}
+            )
+
+        return settings
+
+    def test_of_the_same_program_do_not_differ(self, keras, settings):
+        from tfos_ml.keras.fit_settings import differences
+
+        def own(y, outputs):
+            return outputs
+
+        for loss in ("mse", keras.losses.Huber(2.0), own, [own], {"a": None}):
+            assert not differences(settings(loss), settings(loss))
+
+    def test_that_differ_are_named(self, keras, settings):
+        from tfos_ml.keras.fit_settings import differences
+
+        assert differences(settings(), settings("mae", 0.1, 0.5, 9)) == (
+            "loss (was mse, now mae), optimizer's learning_rate (was 0.05, now 0.1), rate of Dropout 0 (was 0.2, now "
+            "0.5), patience of EarlyStopping(loss) 0 (was 3, now 9)"
+        )
+        decay = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
+        assert differences(settings(rate=0.1), settings(rate=decay)).startswith(
+            "optimizer's learning_rate (was 0.1, now {'module':"
+        )
+        assert "Huber" in differences(settings(), settings(keras.losses.Huber(2.0)))
+
+
 class TestVariables:
     @pytest.fixture
     def model(self, keras):

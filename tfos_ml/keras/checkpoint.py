@@ -57,6 +57,7 @@ class TrainingState:
     seeds: list[Array]  # states of Keras's seed generators
     random: dict[str, Any]  # states of the generators of Python and NumPy
     digest: int  # of the variables
+    settings: dict[str, str] = field(default_factory=dict)  # further ones, only to tell what differs
     metrics: list[Array] = field(default_factory=list)  # states of the metrics after these steps, for all rows
     variables: list[Array] = field(default_factory=list)  # all, if the file of weights lacks some
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)  # states of Keras's callbacks

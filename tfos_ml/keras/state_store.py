@@ -17,6 +17,7 @@ from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.callback_state import CallbackStates, keys_with_state, set_callback_states
 from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
+from tfos_ml.keras.fit_settings import differences, fit_settings
 from tfos_ml.keras.training_data import TrainingData, fingerprint
 from tfos_ml.keras.training_state import (
     assign_all,
@@ -58,6 +59,7 @@ class StateStore:
         self._checkpoints: Checkpoints | None = None  # on the chief
         self._states: CallbackStates | None = None  # there, too
         self._terminated: list[int] = []  # signals that ask this process to end
+        self._settings: dict[str, str] = {}
         self._weights: WeightsFile | None = None
         self._compiled_again = ""
         self._stack = contextlib.ExitStack()
@@ -105,6 +107,8 @@ class StateStore:
         """The state to resume from, with its variables in the model; None if there is none."""
         if not self.keeps_state:
             return None
+        if self._ctx.is_chief:
+            self._settings = fit_settings(self._model, self._callbacks)
         found = self._checkpoints.load() if self._checkpoints else None
         files = encode(found.state.to_files() if found else {})
         contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
@@ -133,15 +137,32 @@ class StateStore:
                 f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
                 f"settings ({state.identity}; this fit has {self._identity}). Choose another modelDir."
             )
-        if state.fingerprint != self._fingerprint:
-            self._notices.append(
-                f"Training continued from a checkpoint in modelDir={redact(self._ctx.checkpoint_dir)!r} that was made "
-                "with other rows. Choose another modelDir to start from the beginning."
+        changes = ["other rows"] if state.fingerprint != self._fingerprint else []
+        if self._ctx.is_chief:
+            self._notices += self._remarks(state, changes)
+
+    def _remarks(self, state: TrainingState, changes: list[str]) -> Iterator[str]:
+        """What a user may not expect of a training that resumes, or is complete."""
+        place = f"modelDir={redact(self._ctx.checkpoint_dir)!r}"
+        if state.settings and (changed := differences(state.settings, self._settings)):
+            changes.append(f"other settings: {changed}")
+        made = f" It was made with {', and '.join(changes)}." if changes else ""
+        if state.stopped or state.epoch >= self._ctx.epochs:
+            if not self._ctx.restart_count:
+                how = "in which a callback ended the training" if state.stopped else f"and epochs={self._ctx.epochs}"
+                yield (
+                    f"Nothing was trained: {place} has the state after epoch {state.epoch}, {how}.{made} Choose "
+                    "another modelDir to train from the beginning."
+                )
+        elif changes:
+            yield (
+                f"Training continued from a checkpoint in {place} after epoch {state.epoch}.{made} Choose another "
+                "modelDir to start from the beginning."
             )
-        if self._ctx.is_chief and (unused := keys_with_state(state.callbacks, state.pickled) - {*self._callbacks}):
-            self._notices.append(
-                f"modelDir={redact(self._ctx.checkpoint_dir)!r} has states of callbacks that this fit does not have: "
-                f"{sorted(unused)}. It has {sorted(self._callbacks)}."
+        if unused := keys_with_state(state.callbacks, state.pickled) - {*self._callbacks}:
+            yield (
+                f"{place} has states of callbacks that this fit does not have: {sorted(unused)}. It has "
+                f"{sorted(self._callbacks)}."
             )
 
     def _tell_saved(self, state: TrainingState) -> None:
@@ -172,6 +193,7 @@ class StateStore:
             elapsed=seconds,
             identity=self._identity,
             fingerprint=rows,
+            settings=self._settings,
             seeds=[np.asarray(v) for v in self._variables.seeds],
             random=random_state(),
             digest=digest(variables),
