@@ -201,6 +201,42 @@ def tracker():
     return model
 
 
+def counted_steps():
+    """A metric of one's own that counts the steps as integers, and divides by them."""
+    import keras
+
+    class OverSteps(keras.metrics.Metric):
+        def __init__(self, name="over_steps"):
+            super().__init__(name=name)
+            self.total = self.add_variable((), "zeros", name="total")
+            self.steps = self.add_variable((), "zeros", dtype="int32", name="steps")
+
+        def update_state(self, y, p, sample_weight=None):
+            self.total.assign_add(keras.ops.sum(keras.ops.abs(keras.ops.reshape(y, (-1, 1)) - p)))
+            self.steps.assign_add(1)
+
+        def result(self):
+            return self.total / keras.ops.cast(self.steps, "float32")
+
+    return small(width=1, metrics=[OverSteps()])
+
+
+def in_float64():
+    """A masked loss and weights of steps, whose shares are no powers of two."""
+    import keras
+
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    try:
+        layers = [keras.layers.Input((4,), name="x"), keras.layers.Dense(6, "tanh"), keras.layers.BatchNormalization()]
+        model = keras.Sequential([*layers, keras.layers.Dense(1)])
+        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["mae"])
+    finally:
+        keras.config.set_floatx(before)
+    return model
+
+
 def one_log_more():
     import keras
     import tensorflow as tf
@@ -449,6 +485,51 @@ def evaluating():
     return [OnTestSet()]
 
 
+def evaluating_within():
+    """The same within an epoch: Keras's metrics go on from those of the evaluation."""
+    import keras
+
+    class OnTestSet(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.losses = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 2:
+                data = numbers(rows=7, seed=5)
+                self.losses += self.model.evaluate(data["x"], data["y"], verbose=0)
+                self.losses += [float(self.model.predict_on_batch(data["x"]).mean())]
+
+        def on_epoch_end(self, epoch, logs=None):
+            logs.update({f"test_{i}": loss for i, loss in enumerate(self.losses)})
+
+    return [OnTestSet()]
+
+
+def stopping_within():
+    """A callback of one's own that inherits from Keras's, and stops within an epoch by the loss so far."""
+    import keras
+
+    class Within(keras.callbacks.EarlyStopping):
+        def on_train_batch_end(self, batch, logs=None):
+            if 0.5 < logs["loss"] < 1.0:
+                self.model.stop_training = True
+
+    return [Within("loss", patience=9)]
+
+
+def stopping_at_begin():
+    """A callback that stops at the begin of an epoch, as by a time that only the first worker knows."""
+    import keras
+
+    class AtBegin(keras.callbacks.Callback):
+        chief_only = True
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.stop_training = epoch == 1
+
+    return [AtBegin()]
+
+
 def rate_by_loss():
     """A callback that sets the learning rate by the loss of each batch."""
     import keras
@@ -612,5 +693,10 @@ PROGRAMS = {
     "class_weights": (rare_class, of_logits),
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
     "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),
+    "counted_steps": (rare_rows, counted_steps),
+    "float64": (lambda: {**numbers(), "batch": 6}, in_float64),
+    "evaluating_within": (lambda: {**numbers(), "callbacks": evaluating_within}, lambda: small(metrics=["mae"])),
+    "stopping_within": (lambda: {**numbers(), "callbacks": stopping_within}, small),
+    "stopping_at_begin": (lambda: {**numbers(), "callbacks": stopping_at_begin}, small),
     "evaluating": (lambda: {**numbers(), "callbacks": evaluating}, lambda: small(metrics=["mae"])),
 }

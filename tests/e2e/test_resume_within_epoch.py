@@ -69,8 +69,10 @@ def test_weights_and_history_are_those_of_plain_keras(spark, tmp_path, at_once, 
         }  # the last for the class SlowerByStep
     fitted = estimator(2).fit(df)
     expected.check(fitted.summary, tmp_path / "export" / "assets.extra" / "model.weights.h5")
+    again = estimator(1)
     with pytest.warns(UserWarning, match="Nothing was trained: .* has the state after epoch 4, and epochs=4"):
-        assert not estimator(1).fit(df).summary.steps
+        complete = again.fit(df, {again.exportDir: str(tmp_path / "again")})
+    assert not complete.summary.steps
 
 
 def test_checkpoint_steps_without_a_directory_are_an_error_before_the_job(spark):

@@ -46,20 +46,20 @@ def runs_here(callback: Any, is_chief: bool) -> bool:
 def acts_on_batches(callbacks: Sequence[Any]) -> bool:
     """Whether a callback may make decisions at the beginning or the end of a batch."""
     hooks = ("on_batch_end", "on_train_batch_end", "on_batch_begin", "on_train_batch_begin")
-    return any(_has_hook(c, hook) for c in callbacks if not isinstance(c, _QUIET) for hook in hooks)
+    return any(_has_hook(c, hook, _QUIET) for c in callbacks for hook in hooks)
 
 
 def reads_logs_of_batches(callbacks: Sequence[Any]) -> bool:
     """Whether a callback may make decisions by the logs of a batch, which then have to be those of all workers."""
     quiet = (*_QUIET, keras.callbacks.TerminateOnNaN)
     hooks = ("on_batch_end", "on_train_batch_end")
-    return any(_has_hook(c, hook) for c in callbacks if not isinstance(c, quiet) for hook in hooks)
+    return any(_has_hook(c, hook, quiet) for c in callbacks for hook in hooks)
 
 
-def _has_hook(callback: Any, hook: str) -> bool:
-    """Whether a callback's class defines a hook, or, as of a ``LambdaCallback``, the callback itself."""
-    base = getattr(keras.callbacks.Callback, hook)
-    return hook in vars(callback) or getattr(type(callback), hook, None) is not base
+def _has_hook(callback: Any, hook: str, quiet: Sequence[type]) -> bool:
+    """Whether a class that is not `quiet` has a callback's hook, or, as of a ``LambdaCallback``, the object itself."""
+    owner = next((kind for kind in type(callback).__mro__ if hook in vars(kind)), keras.callbacks.Callback)
+    return hook in vars(callback) or owner not in (keras.callbacks.Callback, *quiet)
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,7 @@ class EpochEndSync(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._step = epoch, self._state.data.first_step
         self._began, self._elapsed = time.monotonic() - self._elapsed, 0.0
+        self._agree_to_stop()
         self._epoch_begins(epoch)
         self._state.in_step.layer_state.begin()
 
@@ -231,8 +232,7 @@ class EpochEndSync(keras.callbacks.Callback):
             self._agree_to_stop()
         first, steps = self._state.data.first_step, self._state.data.train.steps
         before, self._step = self._step, min(first + batch + 1, steps)
-        stops = self._agree_on_batches and self.model.stop_training
-        if self._step == steps or stops:
+        if self._step == steps or self.model.stop_training:
             self._end_pass()
             if first and not self.model.stop_training:
                 self._state.ends_early = self.model.stop_training = True

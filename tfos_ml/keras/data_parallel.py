@@ -194,6 +194,8 @@ class DataParallel:
         if group.size > 1:
             self._wrap(model, "test_step", self._step_of(test, model.test_step))
             self._wrap(model, "evaluate", self._evaluating(model.evaluate))
+            for name in ("fit", "train_on_batch", "test_on_batch"):
+                self._wrap(model, name, _refusing(name))
             self._stack.enter_context(intercepted(self._update))
             for layer in keras_privates.all_layers(model):
                 if is_batch_normalization(layer) and not rules.has_local_statistics:
@@ -256,7 +258,7 @@ class DataParallel:
                 if keras_privates.compiled_parts(self._model)[1:] != self._compiled[1:]:
                     raise ModelError(_COMPILED_WITHIN)
                 rows = _row_count(tf.nest.flatten(data)[0])
-                self._share = tf.cast(rows, tf.float32) / tf.cast(total, tf.float32)
+                self._share = tf.cast(rows, tf.float64) / tf.cast(total, tf.float64)
                 self._rows_of_step = pass_counter.rows_of(number, total)
                 with self._rows_of_step.draws():
                     return self._shared_step(original, data, pass_counter)
@@ -279,8 +281,9 @@ class DataParallel:
         result = original(data)
         for key, variable in state.items():
             after = tf.convert_to_tensor(variable)
-            if key in by_step:
-                after = before[key] + (after - before[key]) * tf.cast(self._share, after.dtype)
+            if key in by_step:  # one worker adds what is counted, the one with the first row
+                part = self._share if after.dtype.is_floating else self._rows_of_step.places[0] == 0
+                after = before[key] + (after - before[key]) * tf.cast(part, after.dtype)
             variable.assign(tf.where(has_rows, after, before[key]))
         if trains:
             self._share_assigned()
@@ -334,7 +337,7 @@ class DataParallel:
         counting = [_counting(gradient, self._share) for gradient in grads]
         shapes = [tf.TensorShape(v.shape) for v in variables]
         if self._agrees_on_end and not number:  # in the same exchange; a worker without rows waits for a step with
-            counting.append(tf.math.divide_no_nan(tf.convert_to_tensor(self.wants_end), weight))
+            counting.append(tf.math.divide_no_nan(tf.convert_to_tensor(self.wants_end), tf.cast(weight, tf.float32)))
             shapes.append(tf.TensorShape([]))
         summed = self._group.sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
         if len(summed) > len(variables):
@@ -345,7 +348,10 @@ class DataParallel:
     # What the user calls in between
 
     def _evaluating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """An ``evaluate`` that is plain Keras when the user's callbacks call it."""
+        """An ``evaluate`` that is plain Keras when the user's callbacks call it.
+
+        Within an epoch the metrics go on from what it has left in them: on one worker, since they are added up.
+        """
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             if keras_privates.is_validation_of_fit(kwargs):
@@ -358,6 +364,8 @@ class DataParallel:
             finally:
                 self._is_plain = False
                 self._plain_test_function, model.test_function = model.test_function, ours
+                if self._group.rank:
+                    model.reset_metrics()
 
         return evaluate
 
@@ -413,6 +421,16 @@ class OtherWrites:
         weights = {id(v.value): v for v in self._model.trainable_variables if id(v.value) not in known}
         values = [v.value for v in weights.values()]
         return [weights[id(v)] for v in keras_privates.written_variables(self._graph, values, self._of_updates)]
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise ModelError(
+            f"A callback calls model.{name}(), which several workers cannot do as one does. Evaluate with "
+            "model.evaluate(), and train in a train_step of the model; or use clusterSize=1."
+        )
+
+    return refuse
 
 
 def _row_count(tensor: Any) -> tf.Tensor:

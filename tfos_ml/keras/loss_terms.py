@@ -211,15 +211,15 @@ def _mask_of(y_pred: Any, values: Any) -> Any:
 
 
 def _denominator(values: Any, mask: Any, sample_weight: Any) -> tf.Tensor:
-    """This worker's part of the number, or weight, of all values."""
-    count = tf.cast(tf.size(values), tf.float32)
+    """This worker's part of the number, or weight, of all values, in float64, which counts beyond 2**24."""
+    count = tf.cast(tf.size(values, out_type=tf.int64), tf.float64)
     if sample_weight is None:
         if mask is None:
             return count
-        return count * tf.reduce_mean(tf.cast(mask, tf.float32))
-    weight = tf.cast(sample_weight, tf.float32)
+        return count * tf.reduce_mean(tf.cast(mask, tf.float64))
+    weight = tf.cast(sample_weight, tf.float64)
     if mask is not None:
-        mask = tf.cast(mask, tf.float32)
+        mask = tf.cast(mask, tf.float64)
         if weight.shape.rank == mask.shape.rank - 1 and mask.shape[-1] != 1:
             weight = weight[..., None]
         weight = weight * mask

@@ -228,7 +228,8 @@ class _Training:
             first = max(first, self._ctx.epochs)
         shares_logs = self._group.size > 1 and reads_logs_of_batches(self._task.callbacks)
         try:
-            self._model.fit(
+            type(self._model).fit(  # the instance's own refuses callbacks
+                self._model,
                 self._data.dataset("train", has_cardinality),
                 epochs=max(self._ctx.epochs, first),
                 initial_epoch=first,

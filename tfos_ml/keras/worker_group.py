@@ -164,7 +164,7 @@ class WorkerGroup:
         whole: Collection[int] = (),
         name: str = "gradients",
     ) -> list[Any]:
-        """``weight``, a float32 scalar, times each gradient, summed over all workers; the same on every worker.
+        """``weight``, a scalar, times each gradient, summed over all workers; the same on every worker.
 
         Gradients are tensors, ``IndexedSlices`` or None, of the same type on all workers. Dense ones are sent in flat
         buckets of at most 32 MiB, or together with slices if they are small. Slices of all workers are concatenated,
