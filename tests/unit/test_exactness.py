@@ -26,6 +26,10 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "evaluating",
     "loss_of_own_step",  # a loss that is none of labels and outputs
     "loss_by_tokens",  # a loss that is nearly a mean over the first rows
+    "counted_steps",  # a metric with an integer
+    "float64",  # in which only rounding of float64 remains
+    "evaluating_within",
+    "stopping_within",  # a subclass of EarlyStopping that stops within an epoch
     "rate_by_loss",  # a callback that decides by the logs of a batch
     "of_the_module",  # optimizers and a network that no model keeps
     "gathered",  # variables of TensorFlow's that only a step knows
