@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from keras_programs import numbers, small
 
 
@@ -259,8 +260,21 @@ def compiled_within():
     return Again()
 
 
+def noise():
+    """Noise on the weights, drawn anew in each process."""
+    import keras
+
+    class Noise(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            kernel = self.model.trainable_variables[0]
+            kernel.assign_add(np.random.default_rng().standard_normal(kernel.shape))
+
+    return Noise()
+
+
 FAIL = {  # what is said, on all workers
     "once_by_hand": (numbers, once_by_hand, "changes these weights in another way than with an optimizer of Keras"),
+    "noise": (with_callback(noise), small, "different weights after epoch 1: ['sequential/dense/kernel'], 1 of 4"),
     "compiled_within": (with_callback(compiled_within), small, "has called compile() within an epoch"),
 }
 OPTIMIZERS = {

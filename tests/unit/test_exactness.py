@@ -91,7 +91,9 @@ def test_more_cases_end_like_plain_keras(trained, case):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", ["once_by_hand", pytest.param("compiled_within", marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "case", ["once_by_hand", *(pytest.param(case, marks=pytest.mark.chaos) for case in ("compiled_within", "noise"))]
+)
 def test_what_cannot_be_exact_ends_in_that_step(case, tmp_path):
     with pytest.raises(AssertionError, match=f"ModelError: .*{re.escape(FAIL[case][2])}"):
         train({2: [case]}, tmp_path)

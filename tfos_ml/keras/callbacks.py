@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
+from tfos_ml.keras.alike_weights import check_alike
 from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.layer_state import LayerState
@@ -293,6 +294,7 @@ class EpochEndSync(keras.callbacks.Callback):
         self.model.stop_training = bool(self._state.group.largest(float(self.model.stop_training)))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        check_alike(self.model, self._state.group, epoch)
         self._agree_to_stop()
         values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)

@@ -291,7 +291,11 @@ class WorkerGroup:
 
     def largest(self, value: float) -> float:
         """The maximum over workers of a number."""
-        return float(self.all_reduce(tf.constant([value], tf.float64), "largest", "Max")[0])
+        return float(self.all_max(np.array([value], np.float64))[0])
+
+    def all_max(self, values: Array) -> Array:
+        """The maximum over workers of each number."""
+        return np.asarray(self.all_reduce(tf.constant(values), "all_max", "Max"))
 
 
 def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool) -> AllToAll:
