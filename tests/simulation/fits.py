@@ -129,7 +129,18 @@ class Fit(Played):
             self.must(published[0] in self.store.staged, "published what was not staged")
             self.must(len(self.result.reports) == self.result.template.size, "nodes' reports are missing")
             self.must(len(self.result.attempts) == len(self.attempts), "attempts are not counted")
+        self._check_preemptions()
         self._check_reports()
+
+    def _check_preemptions(self) -> None:
+        """Attempts end for decommissioned executors only if these run their nodes, and another attempt may follow."""
+        if isinstance(self.error, errors.PreemptedError):
+            self.must(self.is_elastic or self.schedule.max_restarts, "preempted for good")
+        ends = [attempt.ended for attempt in self.result.attempts] if self.result is not None else []
+        for task, ended in zip(self.attempts, ends, strict=False):
+            hosts = {claim.supervisor.host for claim in self.claims if claim.key[0] == task.run_id}
+            is_named = not ended.startswith("PreemptedError") or hosts & self.spark.leaving
+            self.must(is_named, "preempted for an executor of others")
 
     def _check_reports(self) -> None:
         """The driver has heard of each report once, in order, and of all that a node believes delivered."""

@@ -136,7 +136,8 @@ class Played:
             self.driver.end(-9)
             return set()
         if fault.kind == "executor leaves":
-            self.spark.leaves = self.world.now, self.world.now + fault.seconds
+            executors = self.spark.executors  # the last ones may have no node
+            self.spark.leaving |= {executors[-1 - fault.rank % len(executors)].host} if executors else set()
             return set()
         if fault.kind == "driver stands":
             self.driver.stand(fault.seconds)

@@ -79,6 +79,7 @@ class Child:
         self.process.when_it_ends(self._gone)
         self.reports = 0
         self._has_failed = False  # and does not end
+        self._is_told = False  # that an executor of the run leaves
         world.start(self.process, "train function", self._main)
         world.start(self.process, "heartbeat", self._beat)
 
@@ -137,7 +138,7 @@ class Child:
 
     def _await(self, kind: type) -> Any:
         while not isinstance(message := self.inbox.get(), kind):
-            pass
+            self._is_told |= isinstance(message, messages.Preempted)
         return message
 
     def _train(self) -> None:
@@ -184,8 +185,9 @@ class Child:
         """Whether all processes end after a step, because one has been told that executors leave."""
         training = self.training
         while not self.inbox.is_empty():
-            if isinstance(self.inbox.get(), messages.Preempted):
-                training.last = min(training.last, step + 1)
+            self._is_told |= isinstance(self.inbox.get(), messages.Preempted)
+        if self._is_told and self.member.task.settings.ends_when_preempted:
+            training.last = min(training.last, step + 1)
         return step >= training.last
 
     def _say_failure(

@@ -54,17 +54,17 @@ class Spark:
         self._names = hosts
         self.stages: list[Stage] = []
         self.task_ids = 0
-        self.leaves: tuple[float, float] = (0.0, 0.0)  # from when to when an executor is being decommissioned
+        self.leaving: set[str] = set()  # hosts whose executors are being decommissioned: they get no new tasks
         self.tags: dict[Any, str] = {}  # of the jobs that threads run
 
-    def is_leaving(self, now: float) -> bool:
-        """Whether an executor is being decommissioned."""
-        return self.leaves[0] < now < self.leaves[1]
+    def leaving_among(self, hosts: frozenset[str]) -> str | None:
+        """A host among some whose executor is being decommissioned."""
+        return min(hosts & self.leaving, default=None)
 
     def free(self) -> list[Executor]:
         """An executor for each free slot, by turns."""
         turns = range(self._slots)
-        living = [one for one in self.executors if not one.is_dead]
+        living = [one for one in self.executors if not one.is_dead and one.host not in self.leaving]
         return [one for turn in turns for one in living if turn < one.slots - len(one.tasks)]
 
     def registered(self) -> int:
@@ -127,6 +127,16 @@ class Stage:
         if self._problem is not None:
             raise RuntimeError(self._problem)
         return [row for partition in sorted(self._rows) for row in self._rows[partition]]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether all tasks have begun."""
+        return not self._waiting
+
+    @property
+    def hosts(self) -> set[str]:
+        """Where its tasks run."""
+        return {task.executor.host for task in self._running}
 
     @property
     def is_running_tasks(self) -> bool:
@@ -280,6 +290,11 @@ class Job:
                 stage.cancel()
             if self._ended.wait(0.5) or virtual_time.now_in.now > deadline:
                 break
+
+    def executors(self) -> frozenset[str]:
+        """Hosts that stand for the executors of its tasks; empty until all have begun."""
+        begun = [stage for stage in self._stages() if stage.has_begun]
+        return frozenset(host for stage in begun for host in stage.hosts)
 
     def waits_for_slots(self, has_begun: bool) -> bool:
         return not any(stage.is_running_tasks for stage in self._stages())

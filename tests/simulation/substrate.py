@@ -34,6 +34,7 @@ from tfos_ml.driver import (
     all_gather,
     attempt,
     cluster_size,
+    decommissioning,
     fit_job,
     nodes,
     progress,
@@ -47,9 +48,9 @@ from tfos_ml.protocol import control_client, partition_grants, transport
 from tfos_ml.tfcluster import feeding, shutdown, start, tfcluster
 
 TIMED = (
-    all_gather, attempt, cluster_size, control_client, feed_task, feeding, fit_job, node_run, partition_grants,
-    process_monitor, progress_link, rendezvous, restarts, result_upload, row_receiver, run, shutdown, slots, spark_task,
-    timeline,
+    all_gather, attempt, cluster_size, control_client, decommissioning, feed_task, feeding, fit_job, node_run,
+    partition_grants, process_monitor, progress_link, rendezvous, restarts, result_upload, row_receiver, run, shutdown,
+    slots, spark_task, timeline,
 )  # fmt: skip
 THREADED = (nodes, process_monitor, progress_link, rendezvous, row_receiver)
 CONNECTED = (control_client, feed_task, result_upload)
@@ -107,7 +108,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield attempt, "one_at_a_time", virtual_time.Condition()
     yield attempt, "driver_endpoint", lambda spark: "driver"
     yield attempt, "grow_seconds", lambda spark: 1.0
-    yield attempt, "leaving_executors", lambda spark: spark.is_leaving(virtual_time.now_in.now)
+    yield decommissioning, "may_decommission", lambda spark: True
+    yield decommissioning, "decommissioned", lambda spark, executors: spark.leaving_among(executors)
     yield cluster_size, "WORTH_SECONDS", 0.3
     yield attempt, "map_in_arrow", lambda df, function, schema, barrier, profile: df(function.args[0])
     yield fit_job, "check_settings", lambda spark, uses_grpc: None

@@ -9,12 +9,13 @@ from fences import Attempts
 from fits import Fit
 from played import Violation
 from schedule import drawn
+from simulated_spark import Job as SparkJob
 from substrate import simulated
 
 from tfos_ml import errors
-from tfos_ml.agent.node_run import NodeRun
 from tfos_ml.agent.node_state import NodeState
 from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.agent.supervisor import Supervisor
 from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.attempt import Attempt
 from tfos_ml.driver.nodes import Nodes
@@ -90,6 +91,23 @@ def processes_may_take_for_ever_to_end(patch):
     patch.setattr(NodeState, "_end_overdue", lambda self, now: None)
 
 
+@planted(Fit, "preempted for an executor of others")
+def any_executor_that_leaves_preempts(patch):
+    patch.setattr(SparkJob, "executors", lambda job: {executor.host for executor in job._spark.executors})
+
+
+@planted(Fit, "preempted for good")
+def a_fit_that_cannot_be_restarted_is_preempted(patch):
+    patch.setattr(RestartPolicy, "goes_on_after_preemption", property(lambda self: True))
+    decide = RestartPolicy.decide
+
+    def rarely(self, error, *facts):
+        ends = isinstance(error, errors.PreemptedError) and not (self.is_elastic or self.max_restarts)
+        return Decision(False) if ends else decide(self, error, *facts)
+
+    patch.setattr(RestartPolicy, "decide", rarely)
+
+
 @planted(Fit, "believes|reports of")
 def a_lost_report_counts_as_delivered(patch):
     call = ProgressLink._call
@@ -130,10 +148,13 @@ def an_attempt_is_repeated_for_ever(patch):
 
 @planted(Fit, "not typed|has crashed")
 def an_error_without_a_type(patch):
-    def run(self, batches):
+    lead = Supervisor.lead
+
+    def careless(self, batches):
+        yield from lead(self, batches)
         raise ValueError("oops")
 
-    patch.setattr(NodeRun, "results", lambda self: run(self, ()))
+    patch.setattr(Supervisor, "lead", careless)
 
 
 @planted(Attempts, "two lines of training")

@@ -60,8 +60,10 @@ def test_an_exception_of_the_program_counts_in_an_elastic_fit_unless_it_follows_
     assert policy.decide(errors.TrainFnError("worker 1 has ended", is_collateral=True)).restart
 
 
-@pytest.mark.parametrize(("elastic", "restarts", "goes_on"), [(False, 0, False), (False, 1, True), (True, 0, True)])
-def test_preemptions_do_not_count(elastic, restarts, goes_on):
+@pytest.mark.parametrize(("elastic", "restarts", "allowed"), [(False, 0, 0), (False, 1, 1), (True, 0, 3), (True, 5, 5)])
+def test_preemptions_count_without_progress(elastic, restarts, allowed):
     policy, told = RestartPolicy(max_restarts=restarts, is_elastic=elastic), errors.PreemptedError("told to end")
-    assert [policy.decide(told).restart for _ in range(9)] == [goes_on] * 9
-    assert policy.restarts == 0
+    goes_on = bool(allowed)
+    assert policy.goes_on_after_preemption == goes_on
+    assert [policy.decide(told, has_progressed=True).restart for _ in range(9)] == [goes_on] * 9
+    assert [policy.decide(told).restart for _ in range(allowed + 1)] == [True] * allowed + [False]

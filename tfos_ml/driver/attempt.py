@@ -15,9 +15,10 @@ from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.decommissioning import Decommissioning
 from tfos_ml.driver.mailbox_poller import MailboxPoller
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.preflight import grow_seconds, leaving_executors
+from tfos_ml.driver.preflight import grow_seconds
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
 from tfos_ml.driver.slots import Slots
@@ -38,12 +39,15 @@ if TYPE_CHECKING:
     from tfos_ml.protocol.cluster_template import ClusterTemplate
 
 logger = logging.getLogger(__name__)
-LEAVING_SECONDS = 1.0  # between two looks for executors that leave
 OUT_OF_REACH = (
     "No node has reached this client at %s, so metrics and progress came at the end only, and checkpoints were not "
     "logged. If a firewall, NAT or container is between them, set spark.tfos_ml.port to a port that it lets through, "
     "and spark.tfos_ml.clientHost to an address at which executors reach this host. Or set modelDir to a directory "
     "that both can read: metrics then come through it."
+)
+LEAVES = (
+    "Spark decommissions executor %s, which runs a node of this fit. The training%s goes on, until that executor has "
+    "ended. With minClusterSize or maxRestarts it would go on elsewhere."
 )
 
 
@@ -109,7 +113,7 @@ class Attempt:
     ):
         self._size = size
         self._grow_seconds, self._asked = grow_seconds(spark), time.monotonic()
-        self._looked = 0.0  # for executors that leave
+        self._decommissioning, self._is_preempted = Decommissioning(spark), False
         self._start: tuple[Position, float] | None = None  # where the training begins, and when
         self.saved: Position | None = None  # the last one
         self._spark = spark
@@ -189,7 +193,7 @@ class Attempt:
         for _ in run.polls(job):
             self._waits_for_slots(job)
             self._grow()
-            self._preempt()
+            self._preempt(job)
         self._show()
         if self._task.is_driver_far and job.error is None and not self._nodes():
             logger.warning(OUT_OF_REACH, run.task.control["location"] if run.task.control else "")
@@ -231,13 +235,18 @@ class Attempt:
         if size and self._size.is_worth_it(size, self._start[0], self.saved, seconds, self._task.settings.epochs):
             raise LargerClusterError(size)
 
-    def _preempt(self) -> None:
-        """If executors leave, ask the nodes to end with a checkpoint."""
-        if time.monotonic() - self._looked < LEAVING_SECONDS:
+    def _preempt(self, job: SparkJob) -> None:
+        """If an executor of the nodes leaves, ask them to write a checkpoint, and to end if another attempt follows."""
+        if self._is_preempted or self._control is None:
             return
-        self._looked = time.monotonic()
-        if self._control is not None and leaving_executors(self._spark):
-            self._control.nodes.preempt()
+        executor = self._decommissioning.reaches(job)
+        if executor is None:
+            return
+        self._is_preempted = True
+        self._control.nodes.preempt()
+        if not self._task.settings.ends_when_preempted:
+            saves = " saves its state and" if self._task.settings.model_dir else ""
+            logger.warning(LEAVES, executor, saves)
 
     def _waits_for_slots(self, job: SparkJob) -> bool:
         assert self._control is not None

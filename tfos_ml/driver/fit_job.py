@@ -71,13 +71,14 @@ def launch(
     checked = time.monotonic() - began
     progress = Progress(verbose, task.settings.epochs, draws_stages(spark))
 
+    policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
+
     def begin(tasks: int, number: int) -> tuple[Attempt, DataFrame]:
         template = templates(tasks + task.first_rank) if templates else task.template
-        settings = replace(task.settings, restart_count=number)
+        settings = replace(task.settings, restart_count=number, ends_when_preempted=policy.goes_on_after_preemption)
         once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
         return Attempt(spark, once, profile, reported, size, progress), rows(template)
 
-    policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
     with progress:
         result = _Attempts(begin, size, policy).run(tasks, driver_program)
     return replace(result, check_seconds=checked)

@@ -142,7 +142,7 @@ class Nodes:
                 self._liveness.heard(rank, None)
 
     def preempt(self) -> None:
-        """Ask the nodes to write a checkpoint and end."""
+        """Ask the nodes to write a checkpoint, because an executor of theirs leaves."""
         self._preempted = True
 
     def progress(self) -> dict[int, messages.NodeProgress]:

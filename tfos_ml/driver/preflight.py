@@ -120,16 +120,6 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     return ScoringProcess(choice, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
 
 
-def leaving_executors(spark: SparkSession) -> bool:
-    """Whether Spark decommissions an executor of a classic session (``spark.decommission.enabled``)."""
-    if is_connect(spark) or is_local(spark) or not _is_true(spark, "spark.decommission.enabled"):
-        return False
-    context = spark.sparkContext._jsc.sc()
-    executors = context.schedulerBackend().getExecutorIds()
-    states = (context.taskScheduler().getExecutorDecommissionState(executors.apply(i)) for i in range(executors.size()))
-    return any(state.isDefined() for state in states)
-
-
 def grow_seconds(spark: SparkSession) -> float:
     """Seconds between two checks whether an elastic fit could have more nodes; raises as :func:`idle_seconds`."""
     return _seconds(spark, GROW_SETTING, GROW_SECONDS)
@@ -321,5 +311,5 @@ def _is_true(spark: SparkSession, name: str) -> bool:
 def _bytes(text: str, default_unit: str) -> int:
     """A size as Spark writes it ("2g", "512 m", "4gb") in bytes."""
     digits = text.strip().lower().rstrip("b").rstrip("i").strip()
-    unit = digits[-1] if digits[-1].isalpha() else default_unit
+    unit = digits[-1] if digits[-1:].isalpha() else default_unit
     return int(float(digits.rstrip("kmgtp").strip()) * _UNITS[unit])

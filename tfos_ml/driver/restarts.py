@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tfos_ml import errors
 
 PORT_RETRIES = 2
-LOSSES_WITHOUT_PROGRESS = 3  # of an elastic fit, whatever maxRestarts
+LOSSES_WITHOUT_PROGRESS = 3  # of an elastic fit, whatever maxRestarts; preemptions are among them
 LOSSES = (errors.NodeLostError, errors.NodeExitError, errors.InputLostError)
 NOT_RETRYABLE = (
     errors.CollectiveCallError,
@@ -32,7 +32,7 @@ class RestartPolicy:
     """Counts the restarts of one fit since its last progress, a new checkpoint.
 
     An elastic fit (`is_elastic`) also goes on after each loss of a node, ``LOSSES_WITHOUT_PROGRESS`` times without
-    progress.
+    progress. So does any fit that may restart after each preemption; those without progress count as failures.
 
     In addition to the restarts that the user allows, there are ``PORT_RETRIES`` for ports that another process took,
     and any number within `start_seconds` while Spark hands out Python workers that have died with their daemon: each of
@@ -46,6 +46,15 @@ class RestartPolicy:
     _ports_taken: int = field(default=0, repr=False)
     _unstarted_since: float | None = field(default=None, repr=False)
 
+    @property
+    def goes_on_after_preemption(self) -> bool:
+        """Whether another attempt follows one that has ended because an executor leaves."""
+        return self.is_elastic or self.max_restarts > 0
+
+    @property
+    def _losses_allowed(self) -> int:
+        return max(self.max_restarts, LOSSES_WITHOUT_PROGRESS) if self.is_elastic else self.max_restarts
+
     def decide(self, error: BaseException, has_progressed: bool = False, may_shrink: bool = False) -> Decision:
         """What to do after an attempt has failed with `error`; `may_shrink` if it only had too many nodes."""
         if may_shrink:
@@ -53,7 +62,9 @@ class RestartPolicy:
         if has_progressed:
             self.restarts = 0
         if isinstance(error, errors.PreemptedError):
-            return Decision(self.is_elastic or self.max_restarts > 0, f"Going on elsewhere: {error}")
+            self.restarts += not has_progressed
+            goes_on = self.goes_on_after_preemption and self.restarts <= self._losses_allowed
+            return Decision(goes_on, f"Going on elsewhere: {error}")
         if isinstance(error, errors.PortTakenError) and self._ports_taken < PORT_RETRIES:
             self._ports_taken += 1
             return Decision(True, f"Starting again, because a reserved port was taken: {error.message}")
@@ -65,7 +76,7 @@ class RestartPolicy:
             return Decision(False)
         if self.is_elastic and (isinstance(error, LOSSES) or error.is_collateral):
             self.restarts += not has_progressed
-            return Decision(self.restarts <= max(self.max_restarts, LOSSES_WITHOUT_PROGRESS))
+            return Decision(self.restarts <= self._losses_allowed)
         if self.restarts == self.max_restarts:
             return Decision(False)
         self.restarts += 1

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CANCEL_SECONDS = 0.5
+MAX_TASKS = 10_000
 PROGRESS_INTERVAL = "spark.connect.progress.reportInterval"
 
 
@@ -90,15 +91,31 @@ class SparkJob:
         context = self._spark.sparkContext._jsc
         if context is None:  # the session has been stopped
             return True
-        tracker = context.sc().statusTracker()
+        stages, last = self._stages(context.sc().statusTracker())
+        if any(stage.numActiveTasks() for stage in stages):
+            return False
+        return last is None or last.numCompletedTasks() < last.numTasks()  # else Spark collects what they have returned
+
+    def _stages(self, tracker: Any) -> tuple[list[Any], Any]:
+        """The stages of its latest job that Spark knows, and the one whose tasks are the job's; None: not yet begun."""
         job = max(tracker.getJobIdsForTag(self._tag), default=-1)  # earlier ones have written shuffle files for it
         info = tracker.getJobInfo(job)
         ids = sorted(info.get().stageIds()) if info.isDefined() else []
         stages = [stage.get() for stage in map(tracker.getStageInfo, ids) if stage.isDefined()]
-        if any(stage.numActiveTasks() for stage in stages):
-            return False
-        last = stages[-1] if stages and stages[-1].stageId() == ids[-1] else None
-        return last is None or last.numCompletedTasks() < last.numTasks()  # else Spark collects what they have returned
+        return stages, stages[-1] if stages and stages[-1].stageId() == ids[-1] else None
+
+    def executors(self) -> frozenset[str]:
+        """Ids of the executors that its tasks run on, in a classic session; empty until all tasks have begun."""
+        context = self._spark.sparkContext._jsc
+        if context is None:  # the session has been stopped
+            return frozenset()
+        _, last = self._stages(context.sc().statusTracker())
+        if last is None:
+            return frozenset()
+        # summaries of stages and executors would come with the executors' next heartbeat only
+        tasks = context.sc().statusStore().taskList(last.stageId(), last.currentAttemptId(), MAX_TASKS)
+        begun = tasks.size()
+        return frozenset(tasks.apply(i).executorId() for i in range(begun if begun >= last.numTasks() else 0))
 
     def _gets_progress(self) -> bool:
         """Whether the Connect server reports the progress of jobs, as it does unless its interval is 0."""

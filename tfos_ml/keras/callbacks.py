@@ -17,6 +17,7 @@ from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.layer_state import LayerState
 from tfos_ml.keras.metric_sums import MetricSums, numbers
+from tfos_ml.keras.state_store import Request
 from tfos_ml.keras.training_data import TrainingData
 from tfos_ml.keras.training_variables import metric_variables
 from tfos_ml.keras.worker_group import Array, WorkerGroup
@@ -83,7 +84,7 @@ class InStep:
 
 
 class EpochState:
-    """The state that the first and the last callback share; `is_preempted` tells if this worker should end soon."""
+    """The state that the first and the last callback share; `request` tells what this worker is asked to do."""
 
     def __init__(
         self,
@@ -92,15 +93,16 @@ class EpochState:
         in_step: InStep,
         train: PassCounter,
         test: PassCounter,
-        is_preempted: Callable[[], bool] = lambda: False,
+        request: Callable[[], Request] = lambda: Request.NOTHING,
     ):
         self.group = group
         self.data = data
         self.in_step = in_step
         self.train, self.test = train, test
         self.resumed: Resumed | None = None
-        self.is_preempted = is_preempted
-        self.has_asked = False  # whether it has asked the others to end
+        self.request = request
+        self.asked = Request.NOTHING  # what it has asked the others to do
+        self.heeded = Request.NOTHING  # what all have done
         self.ends_early = False  # whether Keras would look for further batches after the last step
         self.logs: dict[str, Any] = {}  # of the last step, on this worker's rows
         self.sizes = np.zeros(0, np.int64)  # how many of this worker's rows each step of the pass has
@@ -144,8 +146,9 @@ class EpochStartSync(keras.callbacks.Callback):
         state.replaced, state.replaced_in_test = {}, {}
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if self._state.is_preempted() and not self._state.has_asked:
-            self._state.has_asked = True
+        request = self._state.request()
+        if request > self._state.heeded:
+            self._state.asked = request
             self._state.in_step.parallel.wants_end.assign(1.0)
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -245,13 +248,17 @@ class EpochEndSync(keras.callbacks.Callback):
                 self._check_finite()
             self._steps_done(self._epoch, self._step, time.monotonic() - self._began)
         if ends:
-            self._end()
+            self._heed_request()
 
-    def _end(self) -> None:
-        """End with the state that was saved, because a node has been told to end."""
+    def _heed_request(self) -> None:
+        """End with the state that was saved, if a worker has been told to end; else go on."""
         self._wait_saved()
-        self._state.group.largest(0.0)  # else the driver, which hears of one worker's end, may end the chief too soon
-        if self._state.has_asked or self._state.group.size == 1:
+        # all workers, since they have agreed; else the driver, which hears of one's end, may end the chief too soon
+        if self._state.group.largest(float(self._state.asked)) < Request.END:
+            self._state.heeded = Request.SAVE
+            self._state.in_step.parallel.withdraw_end()
+            return
+        if self._state.asked == Request.END:
             raise PreemptedError(
                 f"the node was told to end, in epoch {self._epoch + 1} after step {self._step} of "
                 f"{self._state.data.train.steps}. The state is in modelDir: fit again, or set minClusterSize or "
@@ -299,7 +306,7 @@ class EpochEndSync(keras.callbacks.Callback):
         values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)
         if self._state.in_step.parallel.has_agreed_to_end():
-            self._end()
+            self._heed_request()
 
 
 def _crosses(start: int, before: int, after: int, every: int) -> bool:

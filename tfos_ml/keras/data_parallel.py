@@ -179,7 +179,7 @@ class DataParallel:
         self._plain_test_function: Any = None
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
         self.tracing_seconds = 0.0
-        self.wants_end = tf.Variable(0.0, trainable=False)  # 1: this worker asks all to end after the next step
+        self.wants_end = tf.Variable(0.0, trainable=False)  # 1: this worker asks all to save, or end, after a step
         self._end_agreed = tf.Variable(0.0, trainable=False)
         self._train, self._test = train, test
         self.terms: LossTerms | None = None
@@ -213,7 +213,7 @@ class DataParallel:
         return [v for i, v in variables if i in rules.by_step or id(v) in of_losses]
 
     def has_agreed_to_end(self) -> bool:
-        """Whether a worker has asked all to end with the step that is done; the same on all workers."""
+        """Whether a worker has asked all to save or end with the step that is done; the same on all workers."""
         if not self._agrees_on_end:
             return False
         return float(self.wants_end if self._group.size == 1 else self._end_agreed) > 0
@@ -222,6 +222,11 @@ class DataParallel:
     def is_compiled_again(self) -> bool:
         """Whether a callback has compiled the model again, or has set another optimizer."""
         return any(a is not b for a, b in zip(keras_privates.compiled_parts(self._model), self._compiled, strict=True))
+
+    def withdraw_end(self) -> None:
+        """Go on, all workers together, after a step with which they have agreed to end."""
+        self.wants_end.assign(0.0)
+        self._end_agreed.assign(0.0)
 
     def close(self) -> None:
         """Restore the model, and the classes of optimizers."""

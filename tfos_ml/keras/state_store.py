@@ -7,6 +7,7 @@ import hashlib
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,14 @@ from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:
     from tfos_ml.worker.node_context import NodeContext
+
+
+class Request(IntEnum):
+    """What a worker is asked to do, since it is to leave: to save the state after a step, or also to end then."""
+
+    NOTHING = 0
+    SAVE = 1
+    END = 2
 
 
 class StateStore:
@@ -90,9 +99,13 @@ class StateStore:
     def __exit__(self, *exception: Any) -> bool | None:
         return self._stack.__exit__(*exception)
 
-    def is_preempted(self) -> bool:
-        """Whether this worker should end soon."""
-        return self.keeps_state and (bool(self._terminated) or self._ctx.is_preempted())
+    def request(self) -> Request:
+        """What this worker has been asked to do soon."""
+        if not self.keeps_state:
+            return Request.NOTHING
+        if self._terminated or self._ctx.is_preempted():
+            return Request.END
+        return Request.SAVE if self._ctx.should_save() else Request.NOTHING
 
     @cached_property
     def _identity(self) -> str:

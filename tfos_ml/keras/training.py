@@ -202,7 +202,7 @@ class _Training:
         state = self._store.load()
         train, test = pass_counter(self._data, "train"), pass_counter(self._data, "validation")
         in_step = self._keep_in_step(train, test)
-        epochs = EpochState(self._group, self._data, in_step, train, test, self._store.is_preempted)
+        epochs = EpochState(self._group, self._data, in_step, train, test, self._store.request)
         stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
         closing = EpochEndSync(
             epochs,
@@ -283,7 +283,6 @@ class _Training:
         self._variables = _variables_of(self._model, self._data, self._group, self._ctx)
         self._store.renew(self._variables, epoch)
         epochs.in_step = self._keep_in_step(epochs.train, epochs.test)
-        epochs.in_step.parallel.wants_end.assign(float(epochs.has_asked))
         self._model.make_train_function()
 
     def _note(self, notices: Iterable[str]) -> None:

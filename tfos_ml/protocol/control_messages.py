@@ -94,7 +94,7 @@ class ProgressAnswer(Struct, frozen=True):
     peers_live: bool = False  # whether all other nodes have shown signs of life since its own process broke
     ending: Ending | None = None  # set once servers and evaluators are no longer wanted
     announcements: list[Announcement] = field(default_factory=list)  # those that have not reached it yet
-    preempted: bool = False  # whether executors leave, so that the training should end with a checkpoint
+    preempted: bool = False  # whether an executor of the run leaves, so that a checkpoint should be written
 
 
 class ReportProgress(Request[ProgressAnswer], frozen=True):

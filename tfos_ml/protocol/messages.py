@@ -103,7 +103,7 @@ class CheckpointTaken(Struct, frozen=True):
 
 
 class Preempted(Struct, frozen=True):
-    """Executors leave: the training is to write a checkpoint and end."""
+    """An executor of the run leaves: the training is to write a checkpoint, and to end if another attempt follows."""
 
 
 class ClusterDone(Struct, frozen=True):

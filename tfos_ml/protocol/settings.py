@@ -62,6 +62,7 @@ class NodeSettings:
     signature_def_key: str = "serving_default"
     feed_timeout: float = FEED_TIMEOUT  # seconds that rows, room for rows, or other nodes are waited for
     restart_count: int = 0
+    ends_when_preempted: bool = False  # else, as no attempt would follow, the training only saves its state
     checkpoint_steps: int | None = None  # between two checkpoints within an epoch
     validates: bool = False  # whether there are validation rows
     returns: bool = False  # whether the train function's return value goes to the driver

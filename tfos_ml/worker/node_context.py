@@ -345,11 +345,16 @@ class NodeContext:
         return self._inbox.cluster_done
 
     def is_preempted(self) -> bool:
-        """Whether this node should end soon, because its executor, or another one of the application, leaves.
+        """Whether this node should end soon, because its executor, or that of another node of the fit, leaves.
 
         Spark tells of it if ``spark.decommission.enabled`` is set. Save a checkpoint then, and raise
-        ``tfos_ml.errors.PreemptedError``: ``fit`` goes on elsewhere, and ``maxRestarts`` does not count it.
+        ``tfos_ml.errors.PreemptedError``: ``fit`` goes on elsewhere. Always False where it would not, without
+        ``minClusterSize`` and ``maxRestarts``.
         """
+        return self._inbox.preempted and self.settings.ends_when_preempted
+
+    def should_save(self) -> bool:
+        """Whether an executor of the fit leaves, so that a checkpoint should be written; for tfos_ml itself."""
         return self._inbox.preempted
 
     def barrier(self, name: str) -> None:
