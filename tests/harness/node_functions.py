@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
@@ -54,6 +55,13 @@ def linger(args: Any, ctx: Any) -> None:
     atexit.register(time.sleep, 1000)
     if args.how == "raise":
         raise ValueError("the user's own mistake")
+
+
+def starve_at_first(args: Any, ctx: Any) -> None:
+    """Let the supervisor of one node open no more files in the first attempt; then read all rows."""
+    if ctx.task_index == 1 and ctx.restart_count == 0:
+        resource.prlimit(supervisor_of(ctx), resource.RLIMIT_NOFILE, (3, 3))
+    read(args, ctx)
 
 
 def exit_at_first(args: Any, ctx: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 
@@ -112,6 +113,14 @@ def test_a_process_that_has_returned_and_does_not_end_is_killed(barrier_spark):
     result = fit(barrier_spark, node_functions.linger, {"how": "return"}, silence=8.0)
     assert "worker:0 had not ended 8 s after its train function had" in result.reports[0]["ended_at_work"]
     assert metrics_of(result.reports)["worker:0"]["rows"] == 60
+
+
+def test_any_error_of_a_supervisor_names_the_node_and_its_cause_and_the_fit_is_restarted(small_window):
+    rows = {"rows": 6000, "width": 1000}  # more than the window, so that the supervisor writes when its limit is set
+    result = fit(small_window, node_functions.starve_at_first, nodes=2, restarts=1, **rows)
+    assert [node["rows"] for node in metrics_of(result.reports).values()] == [6000, 6000]
+    ended = result.attempts[0].ended
+    assert re.search("NodeLostError: worker:1 .* failed: OSError: .*Too many open files.*ulimit -n", ended), ended
 
 
 def test_restart_after_a_failure(spark):

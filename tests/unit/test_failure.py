@@ -1,12 +1,16 @@
+import base64
 import inspect
+import os
 import pickle
 import re
 
 import pytest
+from msgspec import structs
 from pyspark.errors import IllegalArgumentException
 
 from tfos_ml import errors
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
+from tfos_ml.protocol.transport import MAX_MESSAGE_BYTES
 
 TREE = {
     name: cls
@@ -25,6 +29,15 @@ DETAILS = {
     "signal": None,
 }
 FAILURE = Failure(errors.TrainFnError, "the train function raised ValueError: 🎉\n<&>", **DETAILS, collateral=True)
+
+
+def test_texts_of_any_length_fit_into_a_message_to_the_driver():
+    noise = base64.b64encode(os.urandom(9 << 20)).decode()
+    failure = structs.replace(FAILURE, message=f"it broke {noise}", traceback=noise, log_tail=noise).cut()
+    assert len(str(NodeFailure(failure))) < MAX_MESSAGE_BYTES
+    assert failure.message.startswith("it broke")
+    assert "characters left out" in failure.message
+    assert FAILURE.cut() == FAILURE
 
 
 @pytest.mark.parametrize(

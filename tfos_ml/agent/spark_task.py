@@ -32,6 +32,10 @@ DRIVER_SECONDS = 10.0  # for all tasks of a barrier stage to reach the driver; e
 REPORT_SECONDS = 10.0
 
 
+class BrokenExchangeError(Exception):
+    """Spark's own exchange has ended, because the stage has, or another of its tasks: that has the cause."""
+
+
 class SparkTask(Protocol):
     """What a node needs from its Spark task."""
 
@@ -92,7 +96,10 @@ class BarrierTask(SparkTask):
             if gathered is not None:
                 return gathered
             self._exchange = None
-        messages: list[str] = self._context.allGather(message)
+        try:
+            messages: list[str] = self._context.allGather(message)
+        except Exception as error:
+            raise BrokenExchangeError(f"Spark's allGather: {error}") from error
         return messages
 
     def report_failure(self, text: str) -> bool:

@@ -178,14 +178,9 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
         result_upload.deliver(lambda: rows, node.info.rank, control, patience)
 
     supervisor = Supervisor(task, spark_task, StandaloneMode(make_source, joined, deliver))
-    try:
+    with contextlib.suppress(NodeFailure):  # the driver has it, or notices that the node is silent
         for _ in supervise(supervisor, ()):
             pass
-    except NodeFailure:
-        pass  # the driver has the failure
-    except Exception as error:
-        supervisor.report_failure(supervisor.failure(errors.NodeLostError, f"the supervisor failed: {error!r}"))
-        raise
 
 
 def main(arguments: Sequence[str]) -> None:

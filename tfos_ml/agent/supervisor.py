@@ -8,8 +8,10 @@ all nodes that train have ended. The driver gets the outcome as result rows, or 
 from __future__ import annotations
 
 import collections
+import errno
 import logging
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -28,6 +30,7 @@ from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.agent.spark_task import (
     BarrierTask,
+    BrokenExchangeError,
     PlainTask,
     SparkTask,
     check_driver,
@@ -51,6 +54,12 @@ FROZEN = (
     "the supervisor of the node was frozen: it gave no sign of life for {seconds:g} s (stopped by a signal or a "
     "debugger, or waiting for a file system that hangs)"
 )
+_ADVICE = {
+    errno.EMFILE: "Raise the limit of open files on the executors' hosts (ulimit -n)",
+    errno.ENFILE: "Raise the limit of open files on the executors' hosts (sysctl fs.file-max)",
+    errno.ENOMEM: "The host or its container is out of memory: raise spark.executor.memoryOverhead",
+    errno.EAGAIN: "Raise the limit of processes on the executors' hosts (ulimit -u)",
+}
 
 
 def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -145,6 +154,10 @@ class Supervisor:
             raise self.failure(errors.SpoolFullError, str(error)) from error
         except flight.FlightError as error:
             raise self.failure(errors.NodeLostError, f"the driver cannot be reached: {error}") from error
+        except (NodeFailure, BrokenExchangeError):
+            raise
+        except Exception as error:
+            raise NodeFailure(self._named(unexpected(error))) from error
 
     def _check_first(self) -> None:
         """Raise if Spark has started this node before: a single node cannot be restarted."""
@@ -162,7 +175,7 @@ class Supervisor:
         node, tail = self._member.node, self._claim.log_tail()
         return structs.replace(
             failure, role=node.job_name, index=node.task_index, host=self._member.host, log_tail=tail
-        )
+        ).cut()
 
     def report_failure(self, error: NodeFailure) -> bool:
         """Report a failure to the driver and kill the process; returns whether the task may end without an error.
@@ -178,7 +191,7 @@ class Supervisor:
             return False  # Spark itself ends the job with the error
         try:
             return self._spark_task.report_failure(str(error)) and error_class is not errors.InputLostError
-        except pa.ArrowException:
+        except (pa.ArrowException, OSError):  # without a free file there is no connection
             logger.warning("The driver cannot be reached, so it does not learn of: %s", error)
             return False
 
@@ -196,6 +209,16 @@ class Supervisor:
         reported = self._claim.release(report=not succeeded)
         if link is not None and not reported:
             link.say_gone(succeeded=succeeded)
+
+
+def unexpected(error: Exception) -> Failure:
+    """The failure of a node whose supervisor has met an error that nothing here expects."""
+    told = f"the node's supervisor failed: {type(error).__name__}: {error}"
+    advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        advice = _ADVICE[errno.ENOMEM]
+    trace = "".join(traceback.format_exception(error))
+    return Failure(errors.NodeLostError, f"{told}. {advice}" if advice else told, traceback=trace)
 
 
 def log_failure(failure: Failure) -> None:

@@ -12,9 +12,12 @@ import base64
 import re
 import zlib
 
+from msgspec import structs
+
 from tfos_ml import errors
 from tfos_ml.protocol.codec import Struct, decode, encode
 
+MAX_CHARACTERS = 200_000  # of each text; a message to the driver has at most 8 MiB
 _ENCODED = re.compile(r"<tfos_ml:([A-Za-z0-9+/=]+)>")
 _MAX_BYTES = 16 << 20
 _NODE_ERROR_FIELDS = ("role", "index", "host", "traceback", "log_tail", "exit_code", "signal")
@@ -38,6 +41,11 @@ class Failure(Struct, frozen=True):
     signal: str | None = None
     collateral: bool = False
 
+    def cut(self) -> Failure:
+        """The same, without the middle of texts that are too long for a message to the driver."""
+        texts = {name: _cut(getattr(self, name)) for name in ("message", "traceback", "log_tail")}
+        return structs.replace(self, **texts)
+
     def to_error(self) -> errors.TfosMlError:
         """The error to raise on the driver."""
         if issubclass(self.error, errors.NodeError):
@@ -49,6 +57,14 @@ class Failure(Struct, frozen=True):
     def encode(self) -> str:
         """Text without spaces that :func:`find_failure` can find among other text."""
         return f"<tfos_ml:{base64.b64encode(zlib.compress(encode(self))).decode()}>"
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - MAX_CHARACTERS
+    if left_out <= 0:
+        return text
+    half = MAX_CHARACTERS // 2
+    return f"{text[:half]}\n({left_out:,} characters left out)\n{text[-half:]}"
 
 
 class NodeFailure(Exception):  # noqa: N818  (it reports a Failure)
