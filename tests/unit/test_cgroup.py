@@ -64,6 +64,7 @@ def test_without_limits_there_is_none(tmp_path):
 
 SEE = """
 from tfos_ml.data import spool
+spool.MEMORY_RESERVE = 64 << 20
 print(spool.free_memory())
 """
 

@@ -9,6 +9,8 @@ from conftest import ends, lives
 
 from tfos_ml.agent.child_process import (
     ChildProcess,
+    LimitedLines,
+    OutputRelay,
     child_environment,
     describe_exit,
     kill_tree,
@@ -41,6 +43,21 @@ def start():
         process.wait(DEADLINE)
         process.stdin.close()
         process.stdout.close()
+
+
+def test_a_line_of_any_length_is_cut_and_a_full_log_disk_does_not_reach_the_process(monkeypatch):
+    program = "import sys; print('a' * 9_000_000); print('short'); sys.stdout.write('last')"
+    lines = []
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        relay = OutputRelay(process.stdout, "worker:0", LimitedLines(lines.append, 100))
+        tail = relay.tail(DEADLINE)
+        assert process.wait(DEADLINE) == 0
+        with contextlib.suppress(OSError):
+            full.close()
+    assert tail == f"{'a' * 2000} (8,998,000 characters left out)\nshort\nlast\n"
+    assert [len(line) for line in lines] == [2032, 5, 4]
 
 
 class TestKillTree:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tfos_ml.data import spool
+from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.spool import NoRoomError, SpoolDirectories, SpoolWriter, read_chunk
 
 PLENTY = 1 << 50
@@ -65,7 +66,7 @@ def test_a_chunk_is_published_as_soon_as_it_is_large_enough(writer, published, m
 def test_chunks_go_to_disk_when_memory_is_full(writer, published, directories, monkeypatch):
     writer.write(batch(1))
     writer.flush()
-    monkeypatch.setattr(spool, "free_memory", lambda: spool.MEMORY_RESERVE)
+    monkeypatch.setattr(spool, "free_memory", lambda: 0)
     writer.write(batch(2))
     writer.flush()
     assert [c.on_disk for c in published] == [False, True]
@@ -192,6 +193,15 @@ class TestFullFilesystems:
         with pytest.raises(NoRoomError, match=rf"{disk}.*No space left.* 0 inodes free.*spark\.local\.dir"):
             spool.create(disk)
         assert not list(spool.SHARED_MEMORY.glob(f"tfos_ml-spool-*-{os.getpid()}-*"))
+
+    @pytest.mark.parametrize("mib", [64, 1024])
+    def test_rows_are_kept_in_a_small_volume_of_shared_memory(self, small, tmp_path, monkeypatch, mib):
+        monkeypatch.setattr(spool, "SHARED_MEMORY", small(f"size={mib}m"))
+        assert spool.free_memory() >= 7 / 8 * (mib << 20) - (1 << 16)
+        made = spool.create(tmp_path, budget=MemoryBudget.of_node(None).shared)
+        chunk = spool.write_block(made, "block", pa.py_buffer(b"x" * 1000), 1)
+        spool.remove(made.all())
+        assert not chunk.on_disk
 
     def test_without_inodes_for_a_spool_in_shared_memory_there_is_the_disk(self, small, tmp_path, monkeypatch):
         memory = small("size=64m,nr_inodes=4")

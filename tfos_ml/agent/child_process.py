@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +29,7 @@ from tfos_ml.worker.fork_server import MARKER
 
 TAIL_LINES = 40
 LINES_A_SECOND = 100  # of a process that are passed on
+LINE_LENGTH = 2_000  # characters that are
 _SECRET = ("PYTHON_WORKER_FACTORY_", "_PYSPARK_", "PYSPARK_GATEWAY", "SPARK_AUTH", "_SPARK_", "SPARK_CONNECT")
 _OURS_TO_SET = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHON_UDF_BATCH_SIZE", "TF_CONFIG")
 
@@ -132,7 +133,7 @@ class OutputRelay:
 
     def _relay(self) -> None:
         with self._stream:
-            for line in self._stream:
+            for line in _cut_lines(self._stream):
                 self._tail.append(line)
                 for reader in self._readers:
                     reader.take(line)
@@ -140,12 +141,22 @@ class OutputRelay:
             reader.end()
 
     def _write(self, line: str) -> None:
-        sys.stderr.write(f"[{self._label}] {line}\n")
+        with contextlib.suppress(OSError):  # the disk of the log is full: the process must not notice
+            sys.stderr.write(f"[{self._label}] {line}\n")
 
     def tail(self, timeout: float) -> str:
         """The last lines, once the output has ended or `timeout` seconds have passed."""
         self._thread.join(timeout)
         return "".join(list(self._tail))
+
+
+def _cut_lines(stream: IO[str]) -> Iterator[str]:
+    """The lines of a stream, with their ends; of a long one the first ``LINE_LENGTH`` characters."""
+    while line := stream.readline(LINE_LENGTH):
+        left_out, part = 0, line
+        while not part.endswith("\n") and (part := stream.readline(LINE_LENGTH)):
+            left_out += len(part.rstrip("\n"))
+        yield f"{line} ({left_out:,} characters left out)\n" if left_out else line.removesuffix("\n") + "\n"
 
 
 class ChildProcess:
@@ -170,6 +181,8 @@ class ChildProcess:
     ----------
     pid : int
         Its process id, which is its session and process group too.
+    started : int, optional
+        When a fork server has started it (:func:`tfos_ml.common.pids.start_ticks`); None for a child of this process.
     socket : socket.socket
         Our end of the socket pair.
     """
@@ -187,6 +200,7 @@ class ChildProcess:
         with theirs, open(writing, "wb") as output:
             self._process = start_process(module, (), environment, theirs.fileno(), output, forking, label)
         self.pid = self._process.pid
+        self.started: int | None = getattr(self._process, "started", None)
         self._relay = OutputRelay(os.fdopen(reading, errors="replace"), label, others)
 
     @property

@@ -135,6 +135,7 @@ class ForkedProcess:
 
     def __init__(self, connection: socket.socket, pid: int, started: int):
         self.pid = pid
+        self.started = started  # the fork server may have waited for it
         self._connection = connection
         self._handle = ProcessHandle.open(pid, started)  # None: it has ended
         self._returncode: int | None = None

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.agent.child_process import LimitedLines
+from tfos_ml.agent.child_process import LINE_LENGTH, LimitedLines
 
 if TYPE_CHECKING:
     from tfos_ml.agent.progress_link import ProgressLink
 
 LINES_A_SECOND = 100  # of all nodes together; each may send at least one
-LINE_LENGTH = 2_000
 KEPT_LINES = 1_000  # for the node's final report
 SAID, ALL = 1, 2
 """Values of ``verbose``: the lines of ``ctx.log``, or everything that the processes print."""

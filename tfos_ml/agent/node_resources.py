@@ -93,7 +93,7 @@ class ResourceClaim:
         with spool.room_in(directories.disk):
             payload.write_bytes(program)
         self.child = ChildProcess(CHILD_MODULE, environment, label, self._printed, forking)
-        self._reaper.guard(pid=self.child.pid)
+        self._reaper.guard(pid=self.child.pid, started=self.child.started)
         channel = QueuedChannel(self.child.socket)
         channel.start()
         tensorboard = None

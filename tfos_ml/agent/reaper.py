@@ -91,12 +91,13 @@ class Reaper:
     def guard(self, **facts: Any) -> None:
         """Tell the reaper more: ``directories`` to delete, ``pid`` of the node's process, ``control`` and ``rank``.
 
-        Call this before the process has been waited for. If the reaper is gone, this does nothing: :meth:`finish`
+        Give ``started`` with the ``pid`` of a process that another one may have waited for, as a fork server has; call
+        this before any other process has been waited for. If the reaper is gone, this does nothing: :meth:`finish`
         does its work.
         """
         self._directories = list(facts.get("directories", self._directories))
         if "pid" in facts:
-            self._child = ProcessHandle.open(facts["pid"])
+            self._child = ProcessHandle.open(facts["pid"], facts.get("started"))
             facts["started"] = self._child and self._child.started
         self._write(json.dumps(facts).encode() + b"\n")
 

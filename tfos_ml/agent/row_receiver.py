@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as flight
 from msgspec import structs
 
 from tfos_ml import errors
@@ -100,7 +101,7 @@ class RowReceiver(RowSource):
         self.rows = {"train": 0, "validation": 0}
         self.skipped = 0
         self.size = 0
-        self._is_terminated = False
+        self._is_terminated = self._is_stopping = False
         self._complete = False
 
     def start(self) -> None:
@@ -112,12 +113,17 @@ class RowReceiver(RowSource):
     # For feed tasks
 
     def wait_for_room(self, feed_timeout: float) -> bool:
-        """Wait until there is space for more rows; False if the train function reads no more."""
+        """Wait until there is space for more rows; False if the train function reads no more.
+
+        Raises ``FlightUnavailableError``, as if the server were closed already, if the node ends.
+        """
         with self._changed:
             self._held_up.append(feed_timeout)
-            while self._over is None and self._used() >= WINDOW_BYTES:
+            while self._over is None and not self._is_stopping and self._used() >= WINDOW_BYTES:
                 self._changed.wait(ROOM_POLL_SECONDS)
             self._held_up.remove(feed_timeout)
+            if self._is_stopping and self._over is None:
+                raise flight.FlightUnavailableError("the node ends")
             return self._over is None
 
     def _used(self) -> int:
@@ -217,12 +223,9 @@ class RowReceiver(RowSource):
         """See :class:`RowSource`; ends when the driver has announced the end of the input.
 
         `batches` is empty, because the node's task has ended. Raises ``FeedTimeoutError`` if rows have waited for the
-        ``feed_timeout`` of their call and none was read, ``NoRoomError`` if there was no space for rows, and
-        ``NodeLostError`` if the driver does not answer whether rows count.
+        ``feed_timeout`` of their call and none was read.
         """
         while not (self._input_ended or self._is_terminated):
-            if self._problem is not None:
-                raise self._problem
             with self._changed:
                 timeout = self._shortest_timeout()
                 if timeout is not None and time.monotonic() - self._touched > timeout:
@@ -281,6 +284,15 @@ class RowReceiver(RowSource):
                     self._exchanges[number].answers.put(blocks.pack([part]))
         Path(message.path).unlink()
 
+    def check(self) -> None:
+        """See :class:`RowSource`.
+
+        Raises ``NoRoomError`` if there was no space for rows, and ``NodeLostError`` if the driver does not answer
+        whether rows count.
+        """
+        if self._problem is not None:
+            raise self._problem
+
     def counts(self) -> RowCounts:
         """See :class:`RowSource`; there are no counts, only the reason."""
         return FED_BY_TASKS
@@ -300,6 +312,9 @@ class RowReceiver(RowSource):
 
     def stop(self) -> None:
         """See :class:`RowSource`. The driver must not take the rows that a failed node still has for read."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
         self._end_exchanges("its node has ended")  # the server waits for its calls, these for results
         if self._server is not None:
             self._server.close()

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -93,14 +94,15 @@ class ScoringProcessClient:
                 raise ServerNotStartedError(error) from None
             connection = ScoringConnection(connected, self)
             try:
+                server = unix_sockets.peer(connected)
                 connection.greet()
                 return connection
             except (ConnectionError, TimeoutError) as error:
                 connection.close()
+                if isinstance(error, TimeoutError):
+                    self._end(server)
                 if is_new or time.monotonic() > deadline:
                     raise ServerNotStartedError(error) from None
-                if isinstance(error, TimeoutError):
-                    self._abandon()
 
     def answers(self) -> bool:
         """Whether the server accepts connections."""
@@ -140,10 +142,15 @@ class ScoringProcessClient:
             raise ConnectionError("it has ended")
         return connected, True
 
-    def _abandon(self) -> None:
-        """Make the next connection start a new server, because this one does not answer. It ends when it is idle."""
+    def _end(self, server: int) -> None:
+        """Kill a server that does not answer, with the models that it holds; the next connection starts a new one."""
         with contextlib.suppress(OSError), unix_sockets.locked(self._path.parent):
             self._path.unlink(missing_ok=True)
+        process = ProcessHandle.open(server)
+        if process is not None:
+            with process:
+                if _is_scoring_process(server):
+                    process.send_signal(signal.SIGKILL)
 
 
 class ScoringConnection:
@@ -206,6 +213,14 @@ class ScoringConnection:
         if isinstance(message, ScoringFailed):
             raise _error_of(message)
         return message
+
+
+def _is_scoring_process(pid: int) -> bool:
+    """Whether a process is a scoring process, forked or started afresh, rather than one that begins to start it."""
+    with contextlib.suppress(OSError):
+        forked = Path(f"/proc/{pid}/comm").read_text().strip() == NAME[:15]
+        return forked or MODULE.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def _error_of(failed: ScoringFailed) -> errors.TfosMlError:

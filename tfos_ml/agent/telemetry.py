@@ -56,6 +56,8 @@ class NodeTelemetry:
 
     def _upload(self, checkpoint: Checkpoint, send: Callable[[CheckpointTaken], None]) -> None:
         directory, epoch = Path(checkpoint.directory), checkpoint.epoch
+        # the process waits for the answer for feedTimeout
+        deadline = time.monotonic() + self._task.settings.feed_timeout / 2
         report = {"metrics": checkpoint.metrics, "epoch": epoch, "step": None, "time": checkpoint.time}
         report |= {"label": self._label, "shown": False, "name": f"checkpoint-{epoch}"}
         try:
@@ -65,7 +67,7 @@ class NodeTelemetry:
                     tempfile.TemporaryDirectory(dir=directory.parent) as packed,
                 ):
                     archive = pack(str(directory), Path(packed))
-                    client.send_file(archive, report, self._task.settings.feed_timeout)
+                    client.send_file(archive, report, max(0.0, deadline - time.monotonic()))
         except Exception as error:  # training must not depend on it
             logger.warning("Checkpoint of epoch %d did not reach the driver: %s", epoch, error)
         finally:

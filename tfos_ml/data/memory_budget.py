@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfos_ml.data.spool import MEMORY_RESERVE, free_memory
+from tfos_ml.data.spool import free_memory
 
 SPOOL_SETTING = "spark.tfos_ml.spoolMemory"
 SHARE = 0.5  # default part of the free memory for all nodes of a run on a host; the rest is for training
@@ -28,7 +28,7 @@ class MemoryBudget:
     @classmethod
     def of_node(cls, setting: int | None, nodes: int = 1) -> MemoryBudget:
         """The value of the setting, or a node's share of the memory that host and container have free now."""
-        return cls(max(0, int((free_memory() - MEMORY_RESERVE) * SHARE)) if setting is None else setting, nodes)
+        return cls(max(0, int(free_memory() * SHARE)) if setting is None else setting, nodes)
 
     def among(self, nodes: int, setting: int | None) -> MemoryBudget:
         """The budget of each of `nodes` nodes on this host, which share the free memory."""
@@ -47,4 +47,4 @@ class MemoryBudget:
     def has_room_for_copy(self, size: int) -> bool:
         """Whether rows of this size in shared memory may be copied into TensorFlow's memory."""
         copy = int(COPY * size)
-        return size + copy <= self.size and free_memory() > self.nodes * copy + MEMORY_RESERVE
+        return size + copy <= self.size and free_memory() > self.nodes * copy

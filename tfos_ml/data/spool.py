@@ -32,7 +32,8 @@ LARGE_BATCH_BYTES = 1 << 20  # of batches that are written as they came; smaller
 DISK_BATCH_BYTES = 256 << 10
 DISK_CODEC = "lz4"
 """Of Arrow IPC. On one core LZ4 reads numbers of any kind at 1.9 to 3.5 GB/s, faster than disks; zstd, at 0.9, not."""
-MEMORY_RESERVE = 1 << 30
+MEMORY_RESERVE = 1 << 30  # of the host and of the container
+VOLUME_SHARE = 8  # of the volume of shared memory, one part in so many is left to others, at most that reserve
 DISK_RESERVE = 256 << 20
 SHARED_MEMORY = Path("/dev/shm")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -69,7 +70,7 @@ class SpoolDirectories:
 
     def memory_for(self, size: int) -> Path | None:
         """The directory in shared memory if it has space for `size` more bytes."""
-        if self.memory is None or not _has_inodes(self.memory) or free_memory() <= size + MEMORY_RESERVE:
+        if self.memory is None or not _has_inodes(self.memory) or free_memory() <= size:
             return None
         if self.budget is not None and _held(self.memory) + size > self.budget:
             return None
@@ -87,12 +88,16 @@ class SpoolDirectories:
 
 
 def free_memory() -> int:
-    """Bytes that may still be put into shared memory, given the host's and the container's limits."""
+    """Bytes that may still be put into shared memory: what is free of the host, the container and the volume.
+
+    ``MEMORY_RESERVE`` of the host's memory and the container's, and a share of the volume, are left to others.
+    """
     if not SHARED_MEMORY.is_dir():
         return 0
-    room = min(shutil.disk_usage(SHARED_MEMORY).free, psutil.virtual_memory().available)
+    volume, available = shutil.disk_usage(SHARED_MEMORY), psutil.virtual_memory().available
     headroom = memory_headroom()
-    return room if headroom is None else min(room, headroom)
+    memory = available if headroom is None else min(available, headroom)
+    return max(0, min(memory - MEMORY_RESERVE, volume.free - min(MEMORY_RESERVE, volume.total // VOLUME_SHARE)))
 
 
 def _held(directory: Path) -> int:

@@ -66,8 +66,8 @@ class TFCluster:
         Number of nodes.
     sc : pyspark.SparkContext
         Where it runs.
-    server : ClusterServer
-        The driver's end.
+    server : object
+        The driver's end, which the nodes call; internal.
     defaultFS, working_dir : str
         Default filesystem of Spark, and the driver's working directory.
     summary : dict

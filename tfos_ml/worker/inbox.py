@@ -35,7 +35,7 @@ class Inbox:
         self._end_of_input = False
         self._port_released = False
         self._checkpoints_taken = 0
-        self.preempted = False  # whether executors leave
+        self.preempted = False  # whether an executor of the run leaves
         self.cluster_done = False  # whether the nodes that train have ended
 
     def start(self) -> None:
@@ -128,9 +128,13 @@ class Inbox:
         """Wait until the supervisor has released the port."""
         self._wait(lambda: self._port_released, "the reserved port", self._timeout)
 
-    def checkpoints_taken(self, count: int) -> None:
-        """Wait until the supervisor has sent `count` checkpoints to the driver, or has failed to."""
-        self._wait(lambda: self._checkpoints_taken >= count, "an answer about a checkpoint", self._timeout)
+    def checkpoints_taken(self, count: int) -> bool:
+        """Whether the supervisor has sent `count` checkpoints to the driver, or has failed to, in time."""
+        try:
+            self._wait(lambda: self._checkpoints_taken >= count, "an answer about a checkpoint", self._timeout)
+        except FeedTimeoutError:
+            return False
+        return True
 
     def wait_cluster_done(self) -> None:
         """Wait, as long as it takes, until the nodes that train have ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.worker.inbox import Inbox
 from tfos_ml.worker.node_rows import NodeRows
+
+logger = logging.getLogger(__name__)
 
 
 class ModelExports:
@@ -70,7 +73,8 @@ class ModelExports:
         every = self._settings.telemetry.checkpoint_every
         if not every or not self._is_chief or (epoch + 1) % every or hasattr(self._prepared[1], "reason"):
             return None
-        self.wait_for_checkpoints()
+        if not self.wait_for_checkpoints():
+            return None
         return self._write(model, f"checkpoint-{epoch}")
 
     def send_checkpoint(self, path: str, epoch: int, metrics: Mapping[str, Any]) -> None:
@@ -79,6 +83,9 @@ class ModelExports:
         values = {str(name): float(value) for name, value in metrics.items()}
         self._channel.send(messages.Checkpoint(path, int(epoch), values, time.time()))
 
-    def wait_for_checkpoints(self) -> None:
-        """Wait until the supervisor has sent all checkpoints."""
-        self._inbox.checkpoints_taken(self._checkpoints)
+    def wait_for_checkpoints(self) -> bool:
+        """Whether the supervisor has sent all checkpoints; waits for that, but training must not depend on it."""
+        if not self._inbox.checkpoints_taken(self._checkpoints):
+            logger.warning("A checkpoint for MLflow is still not sent after feedTimeout")
+            return False
+        return True

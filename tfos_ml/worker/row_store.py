@@ -171,8 +171,10 @@ def rows_of_block(row_bytes: int) -> int:
 
 
 def _byte_sum(values: pa.Array) -> int:
-    if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-        data, offsets = values.buffers()[2], np.frombuffer(values.buffers()[1], np.int32)[values.offset :]
+    narrow = pa.types.is_string(values.type) or pa.types.is_binary(values.type)
+    if narrow or pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
+        width = np.int32 if narrow else np.int64
+        data, offsets = values.buffers()[2], np.frombuffer(values.buffers()[1], width)[values.offset :]
         used = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[len(values)]] if len(values) else b""
         return int(np.sum(used, dtype=np.int64)) + len(used)
     return int(np.sum(values.to_numpy(zero_copy_only=False).view(np.uint8), dtype=np.int64))

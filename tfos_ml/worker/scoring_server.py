@@ -161,6 +161,7 @@ def main(arguments: Sequence[str]) -> None:
     if parent != "0" and os.fork():
         os._exit(0)  # detached, because its parent may end first or never wait for it
     listener = socket.socket(fileno=os.dup(0))
+    unix_sockets.serve_as_this_process(listener)  # so that a client can end it, should it hang before it greets
     owner = ProcessHandle.open(int(pid), int(started))
     if owner is not None:
         import_tensorflow()
