@@ -12,7 +12,7 @@ from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.worker import row_store as row_store_module
-from tfos_ml.worker.dataset import make_dataset
+from tfos_ml.worker.dataset import blocks, make_dataset
 from tfos_ml.worker.row_store import RowStore
 
 SEED = 11
@@ -89,6 +89,16 @@ class TestOrder:
             mine = set(range(TOTAL)[worker::workers])
             share = rows(dataset(index_store(worker, workers), epochs=2, seed=seed))
             assert share == [row for row in whole if row in mine]
+
+
+class TestMemory:
+    def test_blocks_are_copies_because_tensorflow_writes_into_them(self, make_store):
+        schema = FeedSchema((ColumnSpec("features", "x", "feature", "float32", 0),))
+        store = make_store(schema, [pa.array(np.arange(TOTAL), pa.float32())], ROW_IDS, rows_a_chunk=TOTAL)
+        ((block,),) = blocks(store, np.array([TOTAL]), None, 0, 0.0)
+        assert block.flags.writeable
+        block[:] = -1
+        assert rows(dataset(store, seed=None)) == list(range(TOTAL))
 
 
 class TestBatches:

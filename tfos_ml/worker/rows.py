@@ -59,7 +59,7 @@ class Rows:
         return [views[0] for views in self._views]
 
     def gather(self, rows: Int64s, pad_value: float) -> tuple[Array, ...]:
-        """The rows at some positions, one array a column, each of shape ``(len(rows), ...)``."""
+        """Copies of the rows at some positions, one array a column, each of shape ``(len(rows), ...)``."""
         if not len(rows):
             return tuple(map(self._no_rows, range(len(self._views))))
         picks = picks_of(rows, self._starts)
@@ -125,7 +125,7 @@ def picks_of(rows: Int64s, starts: Int64s) -> list[tuple[int, Int64s, Int64s]]:
 
 
 def as_index(rows: Int64s) -> Int64s | slice:
-    """Convert positions (at least one) to a slice if they are consecutive, which saves a copy."""
+    """Convert positions (at least one) to a slice if they are consecutive, which is faster."""
     first, last = int(rows[0]), int(rows[-1])
     is_run = last - first == len(rows) - 1 and (np.diff(rows) == 1).all()
     return slice(first, last + 1) if is_run else rows
@@ -145,9 +145,10 @@ def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def _gather_numbers(views: Sequence[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
-    """Rows of fixed shape: a view if the rows are consecutive in one batch, else a copy."""
-    if len(picks) == 1 and isinstance(at := as_index(picks[0][2]), slice):
-        return views[picks[0][0]][at]
+    """Rows of fixed shape, always a copy: TensorFlow takes the memory for its own, and writes results into it.
+
+    A write into a view of shared memory, which is mapped for reading, ends the process with SIGSEGV.
+    """
     gathered = _empty((rows, *views[0].shape[1:]), views[0].dtype)
     for batch, group, wanted in picks:
         gathered[as_index(group)] = views[batch][as_index(wanted)]
