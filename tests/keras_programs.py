@@ -237,6 +237,46 @@ def in_float64():
     return model
 
 
+def ragged_tokens():
+    data = tokens()
+    return {**data, "lengths": np.where(np.arange(41) < 8, 6, 4), "x": np.where(np.arange(6) < 4, data["x"], 0)}
+
+
+def noisy_positions(select=False):
+    """A layer of one's own that draws for positions, for rows, and for all words of all rows at once.
+
+    With `select`, it draws for some words, of which each row has another number.
+    """
+    import keras
+    import tensorflow as tf
+    from keras import ops
+
+    class Noisy(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.drop = keras.layers.Embedding(50, 4), keras.layers.Dropout(0.3, seed=4)
+            self.generator = keras.random.SeedGenerator(3)
+
+        def call(self, x, training=False):
+            words = self.embed(x)
+            if training:
+                rows, length, width = ops.shape(words)
+                words += keras.random.normal((length, width), stddev=0.3, seed=self.generator)
+                words += keras.random.uniform((rows, 1, 1), seed=self.generator)
+                flat = ops.reshape(words, (-1, 4))
+                flat += keras.random.normal((4,), stddev=0.1, seed=self.generator)
+                words = ops.reshape(self.drop(flat, training=True), ops.shape(words))
+                if select:
+                    some = self.drop(tf.boolean_mask(words, x > 25), training=True)
+                    words += tf.reduce_mean(some) * 0.0
+            return ops.mean(words, axis=1)
+
+    x = keras.layers.Input((None,), name="x", dtype="int64")
+    model = keras.Model(x, keras.layers.Dense(1, "sigmoid")(Noisy()(x)))
+    model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy")
+    return model
+
+
 def one_log_more():
     import keras
     import tensorflow as tf
@@ -694,6 +734,7 @@ PROGRAMS = {
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
     "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),
     "counted_steps": (rare_rows, counted_steps),
+    "noisy_positions": (ragged_tokens, noisy_positions),
     "float64": (lambda: {**numbers(), "batch": 6}, in_float64),
     "evaluating_within": (lambda: {**numbers(), "callbacks": evaluating_within}, lambda: small(metrics=["mae"])),
     "stopping_within": (lambda: {**numbers(), "callbacks": stopping_within}, small),

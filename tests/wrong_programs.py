@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import functools
 
-from keras_programs import hand_normalized, in_batch_negatives, in_batch_step, numbers, rmse_metric, sampling, small
+from keras_programs import (
+    hand_normalized,
+    in_batch_negatives,
+    in_batch_step,
+    noisy_positions,
+    numbers,
+    ragged_tokens,
+    rmse_metric,
+    sampling,
+    small,
+)
 
 ERROR = "Two workers would not train this model as one does"
 DRAWS = "draws random numbers"
@@ -270,9 +280,14 @@ WRONG = {  # the program, and what is said
     ),
     "state: number of steps, in TensorFlow's variable": (functools.partial(counting, False, None), EXACT),
     "state: sums of gradients, in a list": (summing_gradients, EXACT),
+    "draws for selected words": (
+        functools.partial(noisy_positions, select=True),
+        "no fixed number of entries for each row",
+    ),
     "draws of TensorFlow": (lambda: sampling(), DRAWS),
 }
 ROWS = {
+    "draws for selected words": ragged_tokens,
     "draws of TensorFlow": functools.partial(numbers, width=16),
     "step: pairs of rows": functools.partial(numbers, labels=3),
 }

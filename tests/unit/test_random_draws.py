@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfos_ml.errors import ModelError
+from tfos_ml.keras.data_parallel import not_exchanged
 from tfos_ml.keras.random_draws import LARGE_ROW, RowsOfStep
 
 ROWS = 41
@@ -38,3 +40,33 @@ def test_dropout_draws_large_rows_alone(shape, noise_shape, alone, dtype):
     operations = own.get_concrete_function().graph.get_operations()
     assert any("While" in operation.type for operation in operations) is (alone and dtype == "float32")
     np.testing.assert_array_equal(own(tf.gather(inputs, PLACES), PLACES), np.asarray(expected)[PLACES], strict=True)
+
+
+@tf.function(input_signature=[tf.TensorSpec((None, 2)), tf.TensorSpec([None], tf.int64)])
+def dropped(inputs, places):
+    with RowsOfStep(places, tf.constant(ROWS)).draws():
+        return keras.random.dropout(inputs, 0.3, seed=1)
+
+
+def test_entries_that_are_no_multiple_of_the_rows_are_an_error_of_the_step():
+    assert dropped(tf.ones((6, 2)), [0, 4, 2]).shape == (6, 2)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        dropped(tf.ones((7, 2)), [0, 4, 2])
+    assert str(not_exchanged(caught.value)).endswith("before you select some; or use clusterSize=1.")
+
+
+@pytest.mark.parametrize("known", [(False, True), (False, True, True)])
+def test_what_a_try_has_shown_of_draws_counts_if_they_come_in_its_order(known):
+    @tf.function(input_signature=[tf.TensorSpec((None, 4)), tf.TensorSpec([None], tf.int64)])
+    def drawn(length, places):
+        with RowsOfStep(places, tf.constant(ROWS), known).draws():
+            of_positions = keras.random.normal((tf.shape(length)[0], 2), seed=3)
+            return of_positions, keras.random.normal((tf.size(places), 2), seed=4)
+
+    if len(known) > 2:
+        with pytest.raises(ModelError, match="in another order than when it was tried"):
+            drawn(tf.ones((6, 4)), PLACES)
+        return
+    of_positions, of_rows = drawn(tf.ones((6, 4)), PLACES)
+    np.testing.assert_array_equal(of_positions, keras.random.normal((6, 2), seed=3))
+    np.testing.assert_array_equal(of_rows, np.asarray(keras.random.normal((ROWS, 2), seed=4))[PLACES])

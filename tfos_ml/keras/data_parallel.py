@@ -30,7 +30,7 @@ from tfos_ml.errors import ModelError
 from tfos_ml.keras.batch_statistics import StepWeights, global_moments, is_batch_normalization
 from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.optimizers import Update, intercepted
-from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.keras.random_draws import NOT_BY_ROW, RowsOfStep
 from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
 from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
@@ -48,9 +48,11 @@ _COMPILED_WITHIN = (
 
 
 def not_exchanged(error: tf.errors.OpError) -> ModelError | None:
-    """The error of a step that changes weights to other values on each worker; None for any other."""
-    begin = error.message.find(NOT_EXCHANGED) if isinstance(error, tf.errors.InvalidArgumentError) else -1
-    return None if begin < 0 else ModelError(error.message[begin:].partition("\n\t [[")[0].strip())
+    """The error of a step that workers cannot take as one would; None for any other."""
+    if not isinstance(error, tf.errors.InvalidArgumentError):
+        return None
+    begin = max(error.message.find(NOT_EXCHANGED), error.message.find(NOT_BY_ROW))
+    return None if begin < 0 else ModelError(error.message[begin:].partition("\n\t [[")[0].strip().removesuffix("]"))
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class PassRules:
         Logs that are results of metrics under other names, and the names of these metrics.
     inexact : tuple of str, or None
         Metrics whose states cannot be added up; None if that was not tried.
+    draws : tuple of bool
+        Whether each draw of random numbers of a step is one for rows, in order.
     """
 
     by_step: tuple[int, ...] = ()
@@ -74,6 +78,7 @@ class PassRules:
     summed_logs: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     inexact: tuple[str, ...] | None = None
+    draws: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,14 @@ class DataParallel:
         setattr(owner, name, wrapper)
         self._wrapped.append((owner, name))
 
+    def _rules_of(self, pass_counter: PassCounter) -> PassRules:
+        return self._rules.train if pass_counter is self._train else self._rules.test
+
+    @property
+    def drawn(self) -> list[bool]:
+        """Whether each draw of random numbers of the last step was one for rows."""
+        return self._rows_of_step.drawn
+
     def _by_step(self, rules: PassRules) -> list[Any]:
         """State of metrics that are updated with one number per step, as those of the losses of several outputs."""
         compiled = keras_privates.compiled_loss(self._model)
@@ -265,6 +278,7 @@ class DataParallel:
                 rows = _row_count(tf.nest.flatten(data)[0])
                 self._share = tf.cast(rows, tf.float64) / tf.cast(total, tf.float64)
                 self._rows_of_step = pass_counter.rows_of(number, total)
+                self._rows_of_step.known = self._rules_of(pass_counter).draws
                 with self._rows_of_step.draws():
                     return self._shared_step(original, data, pass_counter)
             finally:
@@ -281,7 +295,7 @@ class DataParallel:
         self.updated, self._applied, self._moments = [], 0, 0
         self._other_writes.begin()
         state = {id(v): v for v in metric_variables(self._model)}
-        by_step = {id(v) for v in self._by_step(self._rules.train if trains else self._rules.test)}
+        by_step = {id(v) for v in self._by_step(self._rules_of(pass_counter))}
         before = {key: tf.identity(tf.convert_to_tensor(v)) for key, v in state.items()}
         result = original(data)
         for key, variable in state.items():

@@ -245,6 +245,7 @@ class _DryRun:
             numbers(logs or {}),
             numbers(self._model.get_metrics_result()),
             parallel.updated,
+            parallel.drawn,
         )
 
     def _kind_of_term(self, name: str, tries: Sequence[Sequence[Outcome]]) -> str:
@@ -322,7 +323,8 @@ class _DryRun:
         logs, results = outcomes[ALL].logs, outcomes[ALL].results
         own = tuple(name for name in logs if not np.isclose(logs[name], results.get(name, np.nan)))
         summed = tuple(name for name in own if self._kind(*(o.logs[name] for o in outcomes)) == "sum")
-        return PassRules(tuple(by_step), own, summed, tuple(_renamed(own, outcomes)), tuple(inexact))
+        draws = tuple(outcomes[SECOND].drawn)
+        return PassRules(tuple(by_step), own, summed, tuple(_renamed(own, outcomes)), tuple(inexact), draws)
 
     def _adds(self, place: int, outcomes: Sequence[Outcome]) -> str:
         """Like :meth:`_kind`, but "sum" if both are possible."""

@@ -4,8 +4,9 @@ All workers have the same state of every seed generator, and Keras's random func
 each step, every worker draws numbers for the rows of all workers, and takes those of its own rows. Dropout, noise and
 random augmentation then are the same as in plain Keras, for any number of workers.
 
-A draw counts as one for rows if its first dimension is unknown before the step and is a multiple of this worker's rows.
-Other draws are the same on all workers.
+A draw counts as one for rows if its first dimension is unknown before the step, unless a try of a step has shown that
+it does not depend on the rows, as the length of texts. Other draws are the same on all workers. If the first dimension
+of a draw for rows is no multiple of them, the step fails, since no worker knows which numbers are its own.
 
 TensorFlow's generator is a counter, encrypted (Philox; Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC
 2011): each value of the counter gives four numbers. So a dropout of large rows draws each row alone.
@@ -20,18 +21,34 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfos_ml.errors import ModelError
 from tfos_ml.worker import keras_privates
 
 _PHILOX, _PHILOX_NUMBERS = 1, 4  # TensorFlow's number of the generator; float32 numbers of one counter
 LARGE_ROW = 1024  # numbers; below it, one draw for all rows takes less time than one for each row
 _ROWS_AT_ONCE = 16  # rows drawn in one turn of the loop, whose overhead is that of ten thousand numbers
+NOT_BY_ROW = (
+    "A step draws random numbers for a tensor that has no fixed number of entries for each row, as after "
+    "tf.boolean_mask, or in a ragged tensor, and several workers cannot draw those that one would. Draw for all "
+    "positions of the rows, for example by Dropout, before you select some; or use clusterSize=1."
+)
+_UNMATCHED = (
+    "A training step draws random numbers in another order than when it was tried, as by a loop of TensorFlow's, and "
+    "some do not belong to rows. Several workers cannot draw those that one would. Use clusterSize=1."
+)
 _BY_SHAPE = ("normal", "uniform", "truncated_normal", "randint", "gamma", "binomial", "beta")
 
 
 class RowsOfStep:
-    """The places of this worker's rows among the `total` rows of a step: `places`, int64 ``(rows,)``."""
+    """The places of this worker's rows among the `total` rows of a step: `places`, int64 ``(rows,)``.
 
-    def __init__(self, places: tf.Tensor, total: tf.Tensor):
+    `known` is whether each draw of the step is one for rows, in order, if that was tried; ``drawn`` has what was
+    decided.
+    """
+
+    def __init__(self, places: tf.Tensor, total: tf.Tensor, known: Sequence[bool] = ()):
+        self.known, self.drawn = known, list[bool]()
+        self._depends_on_order = False
         self.places = tf.ensure_shape(places, [None])
         self.total = tf.cast(total, tf.int64)
         self.count = tf.shape(self.places, out_type=tf.int64)[0]
@@ -44,10 +61,12 @@ class RowsOfStep:
         ours |= {"categorical": self._categorical(plain["categorical"]), "dropout": self._dropout(plain["dropout"])}
         with keras_privates.replaced_random_functions(ours):
             yield
+        if self._depends_on_order and len(self.drawn) != len(self.known):
+            raise ModelError(_UNMATCHED)
 
     def _by_shape(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def draw(shape: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._is_of_rows(shape):
+            if not self._decide(shape):
                 return plain(shape, *args, **kwargs)
             whole, times = self._whole(shape)
             parameters = [self._spread(a, times) for a in args]
@@ -59,9 +78,9 @@ class RowsOfStep:
     def _categorical(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def draw(logits: Any, *args: Any, **kwargs: Any) -> Any:
             logits = tf.convert_to_tensor(logits)
-            if not self._is_of_rows(tf.shape(logits)):
+            if not self._decide(tf.shape(logits)):
                 return plain(logits, *args, **kwargs)
-            times = tf.shape(logits, out_type=tf.int64)[0] // self.count
+            times = self._times(tf.shape(logits)[0])
             return self._own(plain(self._spread(logits, times), *args, **kwargs), times)
 
         return draw
@@ -70,7 +89,7 @@ class RowsOfStep:
         def dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
             inputs = tf.convert_to_tensor(inputs)
             shape = keras_privates.noise_shape_of(inputs, noise_shape)
-            if rate in (0.0, 1.0) or not self._is_of_rows(shape):
+            if not self._decide(shape) or rate in (0.0, 1.0):
                 return plain(inputs, rate, noise_shape, seed)
             whole, times = self._whole(shape)
             row, generator = _known(inputs.shape if noise_shape is None else shape), keras_privates.drawn_seed(seed)
@@ -105,6 +124,15 @@ class RowsOfStep:
         drawn = tf.TensorArray(tf.bool, turns, infer_shape=False, element_shape=[None, *row])
         return tf.while_loop(lambda turn, _: turn < turns, draw, [tf.constant(0), drawn])[1].concat()
 
+    def _decide(self, shape: Any) -> bool:
+        """Whether the next draw is one for rows."""
+        place, is_of_rows = len(self.drawn), self._is_of_rows(shape)
+        if is_of_rows and place < len(self.known):
+            is_of_rows = self.known[place]
+            self._depends_on_order |= not is_of_rows
+        self.drawn.append(is_of_rows)
+        return is_of_rows
+
     def _is_of_rows(self, shape: Any) -> bool:
         """Whether the first dimension of a shape is known only in the step."""
         if tf.is_tensor(shape):
@@ -115,8 +143,14 @@ class RowsOfStep:
     def _whole(self, shape: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The shape for all rows, and how many numbers each row has in the first dimension."""
         parts = tf.unstack(shape) if tf.is_tensor(shape) else list(shape)
-        times = tf.cast(parts[0], tf.int64) // self.count
+        times = self._times(parts[0])
         return tf.stack([tf.cast(times * self.total, tf.int32), *(tf.cast(p, tf.int32) for p in parts[1:])]), times
+
+    def _times(self, first: Any) -> tf.Tensor:
+        """How often a first dimension has each row."""
+        first = tf.cast(first, tf.int64)
+        with tf.control_dependencies([tf.debugging.Assert(first % self.count == 0, [NOT_BY_ROW])]):
+            return first // self.count
 
     def _at(self, times: tf.Tensor) -> tf.Tensor:
         return tf.reshape(self.places[:, None] * times + tf.range(times)[None, :], [-1])
@@ -127,7 +161,10 @@ class RowsOfStep:
 
     def _spread(self, parameter: Any, times: tf.Tensor) -> Any:
         """A parameter with a value for each row, with ones for the rows of other workers."""
-        if not tf.is_tensor(parameter) or not parameter.shape.rank or not self._is_of_rows(tf.shape(parameter)):
+        if not tf.is_tensor(parameter) or not parameter.shape.rank:
+            return parameter
+        known = parameter.shape[0]
+        if known is not None and not (tf.executing_eagerly() and known == int(times * self.count)):
             return parameter
         shape = tf.concat([[tf.cast(times * self.total, tf.int32)], tf.shape(parameter)[1:]], 0)
         return tf.tensor_scatter_nd_update(tf.ones(shape, parameter.dtype), self._at(times)[:, None], parameter)

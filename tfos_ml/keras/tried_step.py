@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.order import Int64s
+from tfos_ml.errors import ModelError
 from tfos_ml.keras.data_parallel import PassCounter
-from tfos_ml.keras.random_draws import RowsOfStep
+from tfos_ml.keras.random_draws import NOT_BY_ROW, RowsOfStep
 from tfos_ml.keras.training_state import random_state, set_random_state
 from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
 
@@ -86,21 +88,23 @@ class TriedPassCounter(PassCounter):
     def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
         """As of ``PassCounter``."""
         is_whole = len(self._places_in_step) == self.total
-        return _TriedRows(tf.constant(self._places_in_step), total, self._first_dimensions, is_whole)
+        return _TriedRows(self._places_in_step, self.total, self._first_dimensions, is_whole)
 
 
 class _TriedRows(RowsOfStep):
-    def __init__(self, places: tf.Tensor, total: tf.Tensor, first_dimensions: list[int], is_whole: bool):
-        super().__init__(places, total)
-        self._of_all, self._is_whole, self._drawn = first_dimensions, is_whole, 0
+    def __init__(self, places: Int64s, total: int, first_dimensions: list[int], is_whole: bool):
+        super().__init__(tf.constant(places), tf.constant(total))
+        self._of_all, self._is_whole, self._part = first_dimensions, is_whole, Fraction(len(places), total)
 
     def _is_of_rows(self, shape: Any) -> bool:
         first = int(shape[0]) if len(shape) else 0
         if self._is_whole:
             self._of_all.append(first)
             return False
-        self._drawn += 1
-        return self._drawn <= len(self._of_all) and first != self._of_all[self._drawn - 1]
+        of_all = self._of_all[len(self.drawn)] if len(self.drawn) < len(self._of_all) else first
+        if first not in (of_all, of_all * self._part):
+            raise ModelError(NOT_BY_ROW)
+        return first != of_all
 
 
 @dataclass(frozen=True)
@@ -114,3 +118,4 @@ class Outcome:
     logs: dict[str, float]
     results: dict[str, float]  # of metrics
     updated: list[str]  # paths of the variables of the gradients
+    drawn: list[bool]  # whether each draw was one for rows
