@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -168,6 +170,45 @@ class TestRefused:
             describe(value)
 
 
+PROGRAM_OF_ITS_OWN = """
+import sys
+import keras, numpy as np
+from tfos_ml.keras.model_source import by_registered_names, registered_in_program, source_of, ModelSource
+from tfos_ml.protocol.pickling import dumps
+
+FACTOR = 2.0
+
+@keras.saving.register_keras_serializable("own")
+class Scaled(keras.layers.Layer):
+    def call(self, x):
+        return x * FACTOR
+
+class Summed(keras.layers.Layer):
+    def call(self, x):
+        return keras.ops.sum(x, axis=-1)
+
+@keras.saving.register_keras_serializable("own")
+def error(y, p):
+    return y - p
+
+model = keras.Sequential([keras.layers.Input((3,)), Scaled(), Summed()])
+model.compile("sgd", error)
+model.save("model.keras")
+source = source_of(model)
+
+def of(model):
+    return float(model.predict(np.ones((1, 3), "f"), verbose=0)[0])
+
+assert by_registered_names({"Scaled": Scaled}) == {"own>Scaled": Scaled}
+loading = ModelSource(
+    function=lambda: keras.saving.load_model("model.keras", custom_objects={"Summed": Summed}),
+    custom_objects=registered_in_program(),
+)
+made = [lambda: of(source.build_for_process()), lambda: of(model), lambda: 2 * of(loading.build_for_process())]
+sys.stdout.buffer.write(dumps(made))
+"""
+
+
 class TestSource:
     def test_lambdas_go_along_with_what_they_refer_to(self, sequential, keras):
         import cloudpickle
@@ -236,6 +277,29 @@ class TestSource:
             expected = model.fit(x, y, verbose=0).history
             assert again.fit(x, y, verbose=0).history == expected
         assert again.optimizer.get_config() == model.optimizer.get_config()
+
+    @pytest.mark.slow
+    def test_what_a_process_cannot_import_goes_along(self, keras, tmp_path):
+        """Of a model, and of one that a model function captures; and what the program has registered."""
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM_OF_ITS_OWN)
+        made = subprocess.run([sys.executable, program], capture_output=True, check=True, cwd=tmp_path)
+        load = "import pickle, sys; print([made() for made in pickle.load(sys.stdin.buffer)])"
+        options = {"input": made.stdout, "capture_output": True, "check": True, "cwd": tmp_path}
+        loaded = subprocess.run([sys.executable, "-c", load], **options)
+        assert loaded.stdout.decode().strip() == str([6.0, 6.0, 12.0])
+
+    def test_one_name_of_two_classes_is_refused(self, sequential, keras):
+        from tfos_ml.keras.model_source import source_of
+
+        def layer(units):
+            class Own(keras.layers.Dense):
+                pass
+
+            return Own(units)
+
+        with pytest.raises(ModelError, match=r"Different classes or functions .* one name, \['Own'\]"):
+            source_of(sequential(layer(2), layer(1)))
 
     def test_a_class_whose_compile_takes_more_than_a_file_has_is_refused(self, keras):
         from tfos_ml.keras.model_source import source_of

@@ -6,6 +6,7 @@ import inspect
 import io
 import json
 import os
+import sys
 import tempfile
 import types
 import warnings
@@ -22,6 +23,7 @@ from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.global_config import GlobalConfig
+from tfos_ml.protocol.pickling import REDUCERS, dumps
 from tfos_ml.worker import keras_privates
 
 REASON_CHARACTERS = 600
@@ -46,9 +48,14 @@ class ModelSource:
     config: GlobalConfig | None = None  # to be applied before the model is built; None for that of the process
 
     def build_for_process(self) -> Any:
-        """The compiled model, under the program's settings of Keras, which remain those of this process."""
+        """The compiled model, under the program's settings of Keras, which remain those of this process.
+
+        What the program has registered with Keras is registered here, too.
+        """
         if self.config is not None:
             self.config.apply()
+        for name, value in self.custom_objects.items():
+            _register(name, value)
         return self.build()
 
     def build(self) -> Any:
@@ -142,7 +149,8 @@ def _check_compile(model: Any) -> None:
 def source_of(model: Any) -> ModelSource:
     """A model for other processes; does not change the model.
 
-    Lambdas are pickled: Keras would save their code without the objects that it refers to, and would not load it.
+    Classes and functions that are not Keras's go along. Lambdas do, too: Keras would save their code without the
+    objects that it refers to, and would not load it.
     Raises as :func:`save_instance`, and ``ModelError`` if the file would not have all that the model was compiled with.
     """
     _check_compile(model)
@@ -150,15 +158,80 @@ def source_of(model: Any) -> ModelSource:
     try:
         for name, function in lambdas.items():
             function.__name__ = name
+        with keras_privates.names_noted() as named:
+            archive = save_instance(model)
         return ModelSource(
-            archive=save_instance(model),
-            custom_objects=lambdas,
+            archive=archive,
+            custom_objects=_each_name_once(named),
             unsaved=[np.asarray(variable) for variable in _unsaved(model)],
             trainable=[variable.trainable for variable in model.variables],
         )
     finally:
         for function in lambdas.values():
             function.__name__ = _LAMBDA
+
+
+def _each_name_once(named: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    twice = sorted(name for name, values in named.items() if len(values) > 1)
+    if twice:
+        raise ModelError(
+            f"Different classes or functions of the model have one name, {twice}, by which Keras would look for them "
+            "on the nodes. Rename one, or register each under a name of its own, with "
+            "@keras.saving.register_keras_serializable(name=...)."
+        )
+    return {name: values[0] for name, values in named.items()}
+
+
+def _register(name: str, value: Any) -> None:
+    """Register a class or function with Keras in this process, if that is what its name says."""
+    import keras
+
+    package, separator, own_name = name.partition(">")
+    if separator and keras.saving.get_registered_object(name) is None:
+        keras.saving.register_keras_serializable(package, own_name)(value)
+
+
+def by_registered_names(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Custom objects by the names that a model's file has for them, which may be others."""
+    keras: Any = sys.modules.get("keras")
+    return {} if keras is None else {keras.saving.get_registered_name(value): value for value in objects.values()}
+
+
+def registered_in_program() -> dict[str, Any]:
+    """What the program itself, and no module that nodes can import, has registered with Keras."""
+    keras: Any = sys.modules.get("keras")
+    known = {} if keras is None else keras.saving.get_custom_objects()
+    own = {name: value for name, value in known.items() if getattr(value, "__module__", "") == "__main__"}
+    return {name: value for name, value in own.items() if _can_be_pickled(value)}
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _reduce_saveable(value: Any) -> Any:
+    """How to pickle a model or a part of one that something captures: with its classes, which Keras leaves out."""
+    keras: Any = sys.modules.get("keras")
+    kinds = tuple(getattr(keras, kind, ()) for kind in ("Layer", "Loss", "Metric", "Optimizer"))
+    if not isinstance(value, kinds):
+        return NotImplemented
+    with keras_privates.names_noted() as named:
+        function, arguments = value.__reduce__()[:2]
+    return (_load_saveable, (_each_name_once(named), function, arguments)) if named else NotImplemented
+
+
+def _load_saveable(custom_objects: Mapping[str, Any], function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    import keras
+
+    with keras.saving.custom_object_scope(dict(custom_objects)):
+        return function(*arguments)
+
+
+REDUCERS.append(_reduce_saveable)
 
 
 def _unsaved(model: Any) -> list[Any]:

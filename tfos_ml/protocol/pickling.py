@@ -16,6 +16,10 @@ from tfos_ml.errors import TrainFnPickleError
 
 PROGRAM_FILE = "program.pkl"
 Sources = dict[str, list[str]]
+Reducer = Callable[[Any], Any]
+
+REDUCERS: list[Reducer] = []
+"""What packages above this one know of pickling; each returns what ``__reduce__`` would, or ``NotImplemented``."""
 
 
 def dumps(value: Any) -> bytes:
@@ -38,6 +42,14 @@ def _make_code(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], 
 
 
 class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """How to pickle a value."""
+        for reduce in REDUCERS:
+            reduced = reduce(value)
+            if reduced is not NotImplemented:
+                return reduced
+        return super().reducer_override(value)
+
     dispatch_table: ClassVar[Any] = ChainMap({types.CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
 

@@ -31,7 +31,15 @@ from tfos_ml.keras.column_checks import (
 )
 from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
 from tfos_ml.keras.global_config import GlobalConfig
-from tfos_ml.keras.model_source import WEIGHTS_FILE, ModelSource, is_all_keras, read_weights, source_of
+from tfos_ml.keras.model_source import (
+    WEIGHTS_FILE,
+    ModelSource,
+    by_registered_names,
+    is_all_keras,
+    read_weights,
+    registered_in_program,
+    source_of,
+)
 from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.keras.train_function import evaluate, train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
@@ -74,7 +82,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         write files (ModelCheckpoint, TensorBoard, CSVLogger, and any with ``chief_only = True``) run on the chief
         only.
     customObjects : dict of str to class or function, optional
-        Custom layers, losses and metrics that a saved model names.
+        Custom layers, losses and metrics that a file of a model names, which the model function loads. Those of a model
+        that you pass, or that a function captures, go along by themselves.
 
     Examples
     --------
@@ -273,8 +282,9 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         return self._saved_config or GlobalConfig.current(source.config)
 
     def _objects(self, source: ModelSource) -> dict[str, Any]:
-        """What a saved model names: what the user has passed, and what the model brings along."""
-        return {**self._custom_objects, **source.custom_objects}
+        """What a saved model names: what the user has passed, and what the model or the program brings along."""
+        brought = source.custom_objects if source.function is None else registered_in_program()
+        return {**brought, **by_registered_names(self._custom_objects), **self._custom_objects}
 
     def _validates(self) -> bool:
         return bool(self._get("validationSplit") or self._get("validationIndicatorCol"))

@@ -7,6 +7,7 @@ with Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :func:
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -216,6 +217,40 @@ def _random() -> Any:
 def seed_states(model: Any) -> list[Any]:
     """The states of the seed generators of a model's layers."""
     return [variable for variable in model.variables if variable.name == "seed_generator_state"]
+
+
+_naming = threading.RLock()
+
+
+@contextlib.contextmanager
+def names_noted() -> Iterator[dict[str, list[Any]]]:
+    """Note the classes and functions that Keras writes by name while this thread saves something.
+
+    By that name: registered, or the object's own. Those of Keras are left out, and those are the only ones that Keras
+    finds by itself in another process.
+    """
+    from keras.src.saving import object_registration
+
+    found: dict[str, list[Any]] = {}
+    with _naming:
+        plain = object_registration.get_registered_name
+
+        def name_of(value: Any) -> Any:
+            name, known = plain(value), found.get(plain(value), [])
+            if not is_of_keras(value) and all(value is not other for other in known):
+                found[name] = [*known, value]
+            return name
+
+        object_registration.get_registered_name = name_of
+        try:
+            yield found
+        finally:
+            object_registration.get_registered_name = plain
+
+
+def is_of_keras(value: Any) -> bool:
+    """Whether a class or function is one of Keras itself."""
+    return str(getattr(value, "__module__", "")).split(".")[0] in ("keras", "builtins")
 
 
 def adapters(model: Any) -> list[Any]:
