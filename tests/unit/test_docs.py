@@ -7,6 +7,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from docutils.core import publish_doctree
+from docutils.nodes import system_message
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +23,7 @@ def site():
 
 
 of_the_site = pytest.mark.chaos
+ROOT_PAGES = [*sorted(ROOT.glob("*.rst")), ROOT / "tests" / "README.rst"]  # Sphinx does not read them
 
 
 def links(page):
@@ -69,6 +72,17 @@ def test_files_that_pages_name_are_there():
     found = {path for page in pages for path in named.findall(page.read_text())}
     assert len(found) > 10
     assert [path for path in sorted(found) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", ROOT_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_outside_of_the_site_are_well_formed(page):
+    quiet = {"report_level": 5, "halt_level": 5}
+
+    document = publish_doctree(page.read_text(), str(page), settings_overrides=quiet)
+
+    found = [message for message in document.parse_messages + document.transform_messages if message["level"] > 1]
+    found += [message for message in document.findall(system_message) if message["level"] > 1]
+    assert [message.astext() for message in found] == []
 
 
 @of_the_site
