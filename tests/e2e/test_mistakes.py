@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+DOCS = Path(__file__).parents[2] / "docs"
+sys.path.insert(0, str(DOCS))
 
 import mistakes
 
@@ -50,6 +52,20 @@ def test_a_mistake_is_a_typed_error_of_few_lines_and_soon(outcomes, name):
     print(outcome.console)
     assert outcome.console
     assert mistakes.problems(outcome) == []
+
+
+@pytest.mark.parametrize("name", map(named, [*BEFORE_ANY_JOB, *ON_NODES]))
+def test_the_page_shows_the_message_of_today(outcomes, name):
+    page = (DOCS / "reference" / "mistakes.rst").read_text()
+
+    message = mistakes.message(outcomes[name])
+
+    assert without_numbers(message) in without_numbers(page), "run: python docs/mistakes.py"
+
+
+def without_numbers(text):
+    """The words of a text: lines break elsewhere, and numbers differ, if other mistakes are made before."""
+    return " ".join(re.sub(r"\d+", "#", text).split())
 
 
 @pytest.mark.parametrize(
