@@ -232,21 +232,6 @@ def several_inputs(table: Table) -> None:
     KerasEstimator(model=model).fit(table.df.withColumnRenamed("features", "left"))
 
 
-@mistake("Using a custom layer that is not registered", known=True)
-def custom_layer(table: Table) -> None:
-    import keras
-
-    from tfos_ml import KerasEstimator
-
-    class Double(keras.layers.Layer):
-        def call(self, x: Any) -> Any:
-            return 2 * x
-
-    model = keras.Sequential([keras.layers.Input((4,)), Double(), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
-    KerasEstimator(model=model).fit(table.df)
-
-
 def _text_model() -> Any:
     import keras
 

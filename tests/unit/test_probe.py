@@ -1,6 +1,8 @@
 """What executors lack is told before a node is sent there."""
 
+import os
 import platform
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -8,10 +10,11 @@ from types import SimpleNamespace
 import cloudpickle
 import pytest
 
+from tfos_ml.common.interpreter import use_own_python
 from tfos_ml.driver import probe
 from tfos_ml.errors import ClusterConfigError
 
-HERE = {"host": "host-7", "python": platform.python_version(), "missing": []}
+HERE = {"host": "host-7", "python": platform.python_version(), "path": "/usr/bin/python3", "missing": []}
 
 
 def session(python):
@@ -24,8 +27,29 @@ def test_a_python_without_packages_is_named(tmp_path):
     bare = tmp_path / "python3"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')  # neither PYTHONPATH nor site-packages
     bare.chmod(0o755)
-    with pytest.raises(ClusterConfigError, match=r"has no package tfos_ml or tensorflow .*PYSPARK_PYTHON"):
+    with pytest.raises(ClusterConfigError) as caught:
         probe.check_executors(session(bare), 2)
+    paths = f"Python \\(.*/python.*has no package tfos_ml or tensorflow .*driver's is {sys.executable}.*PYSPARK_PYTHON"
+    assert re.search(paths, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("named", "first", "expected"),
+    [(None, "elsewhere", sys.executable), (None, "own", "python3"), ("python3", "elsewhere", "python3")],
+    ids=["not activated", "activated", "named"],
+)
+def test_a_local_master_runs_the_drivers_python_unless_another_is_named(tmp_path, monkeypatch, named, first, expected):
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    directory = {"elsewhere": str(tmp_path), "own": os.path.dirname(sys.executable)}[first]
+    monkeypatch.setenv("PATH", os.pathsep.join([directory, os.environ["PATH"]]))
+    if named:
+        monkeypatch.setenv("PYSPARK_PYTHON", named)
+    else:
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    local = session("python3")
+    use_own_python(local)
+    assert local.sparkContext.pythonExec == expected
 
 
 @pytest.mark.parametrize("python", [sys.executable, "/no/such/python"])

@@ -8,16 +8,47 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tfos_ml.common.sessions import is_connect, is_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SPARKS_PYTHON = "python3"  # what Spark runs if PYSPARK_PYTHON is not set
 _SPARK_JAR = re.compile(r"spark-core_.*\.jar")
 # What -P does, for Python 3.10. Nothing has been imported from the working directory before it runs.
 _SAFE_RUN = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
+
+
+def use_own_python(spark: SparkSession) -> None:
+    """Have the Python workers of a local master run this Python, unless the user has named one.
+
+    Spark runs the first ``python3`` on the search path. That is the environment's only while the environment is
+    activated; IDEs and notebook kernels run its Python without that.
+    """
+    if is_connect(spark) or not is_local(spark) or "PYSPARK_PYTHON" in os.environ or not sys.executable:
+        return
+    context = spark.sparkContext
+    if context.pythonExec == _SPARKS_PYTHON and not _is_own(shutil.which(_SPARKS_PYTHON)):
+        context.pythonExec = sys.executable
+
+
+def _is_own(python: str | None) -> bool:
+    """Whether a path is that of this Python, in this environment, which a link to the same program may not be."""
+    own = sys.executable
+    return (
+        python is not None
+        and os.path.dirname(python) == os.path.dirname(own)
+        and os.path.realpath(python) == os.path.realpath(own)
+    )
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

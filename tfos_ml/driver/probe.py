@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.common.interpreter import use_own_python
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.driver.preflight import registered_slots
 from tfos_ml.driver.spark_job import SparkJob
@@ -47,9 +48,11 @@ def _functions() -> tuple[Callable[..., str], Callable[..., Iterator[Any]]]:
         import json
         import platform
         import socket
+        import sys
 
         missing = [name for name in names if importlib.util.find_spec(name) is None]
-        return json.dumps({"host": socket.gethostname(), "python": platform.python_version(), "missing": missing})
+        found = {"host": socket.gethostname(), "python": platform.python_version(), "path": sys.executable}
+        return json.dumps({**found, "missing": missing})
 
     def look_and_prepare(
         names: Iterable[str], preparation: Mapping[str, Any], batches: Iterable[pa.RecordBatch]
@@ -80,6 +83,7 @@ def check_executors(spark: SparkSession, tasks: int) -> None:
     if context.applicationId in _checked:
         return
     if is_local(spark):
+        use_own_python(spark)
         _take(spark, _look_here(context.pythonExec))
     else:
         look, _ = _functions()
@@ -133,10 +137,10 @@ def _take(spark: SparkSession, environments: list[dict[str, Any]]) -> None:
 def check_found(environment: dict[str, Any]) -> None:
     """Raise ``ClusterConfigError`` if a Python lacks a package, or has another version than the driver's."""
     python, mine = environment["python"], platform.python_version()
-    where = f"The executors' Python ({python} on {environment['host']})"
+    where = f"The executors' Python ({environment['path']}, {python} on {environment['host']})"
     how = (
-        "Set spark.pyspark.python, or PYSPARK_PYTHON, to a Python that has them, for instance "
-        "os.environ['PYSPARK_PYTHON'] = sys.executable before the session starts."
+        f"The driver's is {sys.executable}. Have spark.pyspark.python, or PYSPARK_PYTHON, name one that has them, for "
+        "instance os.environ['PYSPARK_PYTHON'] = sys.executable before the session starts."
     )
     if python.split(".")[:2] != mine.split(".")[:2]:
         raise ClusterConfigError(f"{where} is not the driver's, {mine}; Spark needs the same minor version. {how}")
@@ -151,7 +155,7 @@ def _look_here(python: str) -> list[dict[str, Any]]:
     """In local mode: run the check in the executors' Python, unless it is this one."""
     program = shutil.which(python)
     if program is None or program == sys.executable:
-        return [{"host": "", "python": platform.python_version(), "missing": []}]
+        return [{"host": "", "python": platform.python_version(), "path": sys.executable, "missing": []}]
     look, _ = _functions()
     command = [program, "-c", f"{_FUTURE}{textwrap.dedent(inspect.getsource(look))}\nprint(look({NEEDED}))"]
     try:

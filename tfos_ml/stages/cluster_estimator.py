@@ -16,7 +16,7 @@ from tfos_ml.common import filesystems
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.redact import redact
-from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.timeline import Timeline, line
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.common.user_warnings import warn
@@ -26,6 +26,7 @@ from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.preflight import lease_timeout, shuffle_memory, shutdown_timeouts, spool_memory
+from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.snapshot import WrittenSnapshot, delete_snapshot
@@ -77,6 +78,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         timeline = Timeline()
         self._check_params()
         spark = dataset.sparkSession
+        if is_local(spark):
+            check_executors(spark, 0)  # before anything that takes long
         template, first = self._template(self._get("clusterSize")), self._first_rank()
         self._check_smallest()
         if first and is_connect(spark):

@@ -17,6 +17,7 @@ from tfos_ml import errors
 from tfos_ml.agent.scorer import make_udf_function
 from tfos_ml.common.arguments import check_dataframe, check_rows
 from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.interpreter import use_own_python
 from tfos_ml.common.redact import redact
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
@@ -125,6 +126,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     def _transform(self, dataset: DataFrame) -> DataFrame:
         check_dataframe(dataset, "TFModel.transform")
         self._check_params()
+        use_own_python(dataset.sparkSession)
         archive = self._packed()
         signature = self._signature_of(archive)
         inputs = self._bind_inputs(signature, dataset.schema)
@@ -345,6 +347,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         >>> model.registerUDF(spark, "score")                               # doctest: +SKIP
         >>> spark.sql("SELECT id, score(features) FROM t")                   # doctest: +SKIP
         """
+        use_own_python(spark)
         archive, signature, bindings, outputs = self._unbound()
         if outputs.prediction_spec is not None:
             outputs = dataclasses.replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})

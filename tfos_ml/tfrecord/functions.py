@@ -14,6 +14,7 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.common.filesystems import StorageError
 from tfos_ml.common.hadoop import store_settings
+from tfos_ml.common.interpreter import use_own_python
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import register_data_source, struct_of
@@ -132,6 +133,7 @@ def write(df: DataFrame, destination: Destination) -> None:
             outcome = {"error": type(error).__name__, "message": str(error)}
         yield pa.RecordBatch.from_pydict({"written": [json.dumps(outcome)]})
 
+    use_own_python(df.sparkSession)
     try:
         reports = [json.loads(row.written) for row in df.mapInArrow(run_task, "written string").collect()]
         for report in reports:
@@ -207,6 +209,7 @@ def read(spark: SparkSession, plan: ReadPlan) -> DataFrame:
                 yield from plan.read_files(plan.tasks[number])
 
     tasks = len(plan.tasks)
+    use_own_python(spark)
     return spark.range(0, tasks, 1, max(tasks, 1)).mapInArrow(run_task, plan.schema)
 
 
