@@ -531,16 +531,16 @@ def evaluating_within():
 
     class OnTestSet(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
-            self.losses = []
+            self._losses = []
 
         def on_train_batch_end(self, batch, logs=None):
             if batch == 2:
                 data = numbers(rows=7, seed=5)
-                self.losses += self.model.evaluate(data["x"], data["y"], verbose=0)
-                self.losses += [float(self.model.predict_on_batch(data["x"]).mean())]
+                self._losses += self.model.evaluate(data["x"], data["y"], verbose=0)
+                self._losses += [float(self.model.predict_on_batch(data["x"]).mean())]
 
         def on_epoch_end(self, epoch, logs=None):
-            logs.update({f"test_{i}": loss for i, loss in enumerate(self.losses)})
+            logs.update({f"test_{i}": loss for i, loss in enumerate(self._losses)})
 
     return [OnTestSet()]
 

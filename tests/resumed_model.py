@@ -47,7 +47,7 @@ def stateful_callbacks(epochs: int = EPOCHS) -> list[Any]:
 
         def __init__(self):
             super().__init__()
-            self.steps, self.epochs, self.rates = 0, 0, []
+            self.steps, self.epochs, self._rates = 0, 0, []
 
         def on_epoch_begin(self, epoch, logs=None):
             self.epochs += 1
@@ -56,7 +56,7 @@ def stateful_callbacks(epochs: int = EPOCHS) -> list[Any]:
             self.steps += 1
             if self.steps % 7 == 0:
                 self.model.optimizer.learning_rate = float(self.model.optimizer.learning_rate) * 0.9
-                self.rates.append(float(self.model.optimizer.learning_rate))
+                self._rates.append(float(self.model.optimizer.learning_rate))
 
         def on_train_end(self, logs=None):
             assert self.epochs == epochs, self.epochs

@@ -10,7 +10,15 @@ import keras
 import numpy as np
 import pytest
 from keras_layers import own_sampling
-from keras_programs import added_sum, batch_normalized, loss_of_own_step, numbers, own_call_loss, unlabeled_images
+from keras_programs import (
+    added_sum,
+    batch_normalized,
+    loss_of_own_step,
+    numbers,
+    own_call_loss,
+    small,
+    unlabeled_images,
+)
 from keras_worker import worker_context
 from wrong_programs import ERROR, ROWS, WRONG, counting
 
@@ -23,6 +31,7 @@ from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.training_data import TrainingData
 from tfos_ml.keras.training_variables import TrainingVariables
+from tfos_ml.keras.tried_step import SharesOfGroup, TriedPassCounter
 from tfos_ml.keras.worker_group import WorkerGroup
 from tfos_ml.worker import keras_privates
 
@@ -134,3 +143,18 @@ def test_a_bug_of_our_own_is_found(bug, tmp_path, monkeypatch):
     assert told(make, numbers(), tmp_path) == ""
     monkeypatch.setattr(owner, name, planted)
     assert ERROR in told(make, numbers(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["fit", "train_on_batch", "test_on_batch"])
+def test_a_callback_that_trains_is_an_error(name, tmp_path: Path):
+    keras.utils.set_random_seed(1)
+    model, x, y = small(), np.ones((2, 4), "f"), np.ones((2, 1), "f")
+    rows = rows_of(model, numbers(), tmp_path)
+    variables = TrainingVariables.of_step(model, rows, must_trace=True)
+    train, test = (TriedPassCounter(of, 2) for of in ("train", "test"))
+    parallel = data_parallel.DataParallel(variables, SharesOfGroup(), train, test, data_parallel.Rules())
+    with pytest.raises(ModelError, match=rf"A callback calls model.{name}\(\), .* in a train_step of the model"):
+        getattr(model, name)(x, y)
+    model.predict(x, verbose=0)
+    parallel.close()
+    getattr(model, name)(x, y)

@@ -33,7 +33,7 @@ OF_KERAS = {
     "SwapEMAWeights": ("_ema_weights_in_model",),
     "TensorBoard": ("_global_train_batch", "_global_test_batch"),
 }
-_SET_BY_KERAS = ("_model", "model", "params", "min_delta")  # the last one's sign, when it knows what to compare
+SET_BY_KERAS = ("_model", "model", "params", "min_delta")  # the last one's sign, when it knows what to compare
 _NO_STATE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _VARIABLES = (keras.Layer, keras.Optimizer, keras.Variable, keras.metrics.Metric, tf.Variable, tf.Module)
 _PROTOCOL = "get_state()"  # no name of an attribute
@@ -70,7 +70,7 @@ class CallbackStates:
                     f"{type(callback).__name__}: checkpoints are without its {missing}, which cannot be pickled or "
                     "hold variables. Give the class get_state() and set_state(state), so that a fit can resume."
                 )
-            if _is_of_keras(type(callback)) and _is_plain(state):
+            if is_of_keras(type(callback)) and _is_plain(state):
                 plain[key] = copy.deepcopy(state)
             elif state:
                 pickled[key] = _pickled(state)
@@ -79,8 +79,8 @@ class CallbackStates:
     def _state(self, key: str, callback: Any) -> tuple[dict[str, Any], list[str]]:
         """The state of a callback, and the names of attributes that cannot be saved."""
         attributes = _attributes(callback)
-        state = {name: attributes[name] for name in _known_names(type(callback)) if name in attributes}
-        if _is_of_keras(type(callback)):
+        state = {name: attributes[name] for name in names_of_keras(type(callback)) if name in attributes}
+        if is_of_keras(type(callback)):
             return state, []
         if _has_protocol(callback):
             return {**state, _PROTOCOL: callback.get_state()}, []
@@ -122,7 +122,8 @@ def _unpickled(pickled: bytes) -> dict[str, bytes]:
     return states
 
 
-def _is_of_keras(kind: type) -> bool:
+def is_of_keras(kind: type) -> bool:
+    """Whether Keras has defined a class."""
     return kind.__module__.partition(".")[0] == "keras"
 
 
@@ -134,9 +135,9 @@ def _is_plain(state: Any) -> bool:
     return True
 
 
-def _known_names(kind: type) -> list[str]:
+def names_of_keras(kind: type) -> list[str]:
     """The attributes with the state of those classes of Keras that a class inherits from."""
-    return [name for base in kind.__mro__ if _is_of_keras(base) for name in OF_KERAS.get(base.__name__, ())]
+    return [name for base in kind.__mro__ if is_of_keras(base) for name in OF_KERAS.get(base.__name__, ())]
 
 
 def _has_protocol(callback: Any) -> bool:
@@ -148,7 +149,7 @@ def _attributes(callback: Any) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(callback).items()
-        if name not in _SET_BY_KERAS and not isinstance(value, _NO_STATE)
+        if name not in SET_BY_KERAS and not isinstance(value, _NO_STATE)
     }
 
 

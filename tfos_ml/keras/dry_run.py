@@ -274,7 +274,10 @@ class _DryRun:
         nearest = min(distances, key=lambda kind: distances[kind])
         if distances[nearest] > self._tolerance and not self._is_uncertain:
             differing = {name: off for name, off in far["mean"].items() if off > self._tolerance}
-            raise ModelError(_not_additive(differing, self._rows))
+            apart = next(
+                (o for o in tries if any(far["mean"] > self._tolerance for _, far in self._distances(o))), tries[0]
+            )
+            raise ModelError(_not_additive(differing, self._rows, [_norm(outcome) for outcome in apart]))
         return nearest == "sum"
 
     def _distances(self, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, dict[str, float]]]:
@@ -380,6 +383,11 @@ def _renamed(logs: Sequence[str], outcomes: Sequence[Outcome]) -> Iterator[tuple
                 break
 
 
+def _norm(outcome: Outcome) -> float:
+    """The norm of all gradients together."""
+    return math.sqrt(sum(float(np.square(_dense(g)).sum()) for g in outcome.gradients if g is not None))
+
+
 def _dense(gradient: Any) -> Any:
     return None if gradient is None else np.asarray(tf.convert_to_tensor(gradient), np.float64)
 
@@ -390,12 +398,14 @@ def _differ(once: Outcome, again: Outcome) -> bool:
     return any(g is not None and not np.allclose(_dense(g), _dense(h), rtol=1e-4) for g, h in pairs)
 
 
-def _not_additive(differing: dict[str, float], rows: int) -> str:
+def _not_additive(differing: dict[str, float], rows: int, norms: Sequence[float]) -> str:
     return (
         f"Two workers would not train this model as one does. A step was tried on {rows} rows, whole and in two "
-        f"shares, and the gradients differ: {_worst(differing)}. The loss, or a layer, computes over the rows of a "
-        "batch together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or "
-        "a sum. Or the program changes the gradients before it calls optimizer.apply: let the optimizer clip them, "
+        f"shares, and the gradients differ: {_worst(differing)}. Their norm is {norms[0]:.4g} on all rows, "
+        f"{norms[1]:.4g} and {norms[2]:.4g} on the shares. The loss, or a layer, computes over the rows of a batch "
+        "together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or a sum. "
+        "Or the program changes the gradients before it calls optimizer.apply. If it clips them, these rows have "
+        "reached its limit, also if others never do, since they were chosen to differ much: let the optimizer clip, "
         "with global_clipnorm, clipnorm or clipvalue. Else use clusterSize=1, or a TFEstimator with a training loop of "
         "your own."
     )

@@ -35,6 +35,7 @@ from tfos_ml.keras.callbacks import (
 )
 from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules, not_exchanged
 from tfos_ml.keras.dry_run import find_rules
+from tfos_ml.keras.filled_lists import FilledLists
 from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.first_batch import check_first_batch
 from tfos_ml.keras.layer_state import LayerState
@@ -182,6 +183,7 @@ class _Training:
         self._task, self._ctx, self._group, self._data = task, ctx, group, data
         self._variables, self._model = variables, variables.model
         self._notices = notices
+        self._filled = FilledLists(task.callbacks)
         tensorboard = [keras.callbacks.TensorBoard(ctx.log_dir, write_graph=False)] if _wants_logs(task, ctx) else []
         self._callbacks = {
             key: callback
@@ -322,6 +324,12 @@ class _Training:
             self._ctx.send_checkpoint(path, epoch, logs)
 
     def _summarize(self) -> None:
+        if names := self._filled.names():
+            self._notices.append(
+                f"Callbacks have filled {', '.join(names)} on the node. Your objects on the driver stay as they were, "
+                "since the nodes have copies. Add numbers to the logs in on_epoch_end, which model.summary.history "
+                "has, or write a file."
+            )
         spent = sum(self._seconds)
         self._ctx.summarize(
             {
