@@ -70,7 +70,7 @@ class CallbackStates:
                     f"{type(callback).__name__}: checkpoints are without its {missing}, which cannot be pickled or "
                     "hold variables. Give the class get_state() and set_state(state), so that a fit can resume."
                 )
-            if is_of_keras(type(callback)) and _is_plain(state):
+            if state and is_of_keras(type(callback)) and _is_plain(state):
                 plain[key] = copy.deepcopy(state)
             elif state:
                 pickled[key] = _pickled(state)
