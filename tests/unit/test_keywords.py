@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import pickle
 import sys
 import tarfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel
+from tfos_ml.errors import ParamError
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.saved_model import SIGNATURE_FILE
 from tfos_ml.stages.summary import TrainingSummary
@@ -40,6 +42,42 @@ def test_each_param_is_a_keyword_with_its_type_and_default(stage, method):
         assert keyword.annotation
         if param.name != "seed":
             assert keyword.default == (made.getOrDefault(param) if made.hasDefault(param) else None)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_can_be_pickled_and_checks_its_params_afterwards(stage):
+    made = stage(predictionCol="answer")
+    again = pickle.loads(pickle.dumps(made))
+    assert again.params == made.params
+    assert again.copy({again.predictionCol: "other"}).getPredictionCol() == "other"
+    assert (again.getPredictionCol(), again.uid) == ("answer", made.uid)
+    with pytest.raises(ParamError, match="predictBatchSize must be"):
+        again.setPredictBatchSize(0)
+
+
+def test_the_model_can_be_given_by_position():
+    assert KerasEstimator(len).getModel() is len
+    with pytest.raises(ParamError, match="given twice"):
+        KerasEstimator(len, model=len)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("num_proc", "did you mean clusterSize?"),
+        ("num_workers", "did you mean clusterSize?"),
+        ("custom_objects", "did you mean customObjects?"),
+        ("outputCol", "did you mean predictionCol?"),
+        ("batch_size", "did you mean batchSize or predictBatchSize?"),
+        ("metrics", "pass it to model.compile(metrics=...)"),
+        ("steps_per_epoch", "an epoch has all rows"),
+        ("store", "modelDir"),
+    ],
+)
+def test_the_words_of_other_libraries_lead_to_ours(name, expected):
+    with pytest.raises(ParamError) as caught:
+        KerasEstimator(**{name: 1})
+    assert expected in str(caught.value).split("Known:")[0]
 
 
 def test_a_model_tells_what_it_is():

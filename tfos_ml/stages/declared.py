@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +11,7 @@ from pyspark.ml.param import Params
 
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ParamError
+from tfos_ml.stages.other_words import hint
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,9 +31,21 @@ class Param(SparkParam[Any]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+        self.owner = owner
+
+    def __reduce__(self) -> Any:
+        """Pickled, and copied, by name: its constraint has functions that cannot be pickled."""
+        return _param_of, (self.owner, self.name, self.parent)
 
     def _convert(self, value: Any) -> Any:
         return self.constraint.check(self.name, value)
+
+
+def _param_of(owner: type, name: str, parent: str) -> Param:
+    """The Param of a stage, by the class that declares it."""
+    param = Param.__new__(Param)
+    vars(param).update({**vars(vars(owner)[name]), "parent": parent})
+    return param
 
 
 def declared(cls: type) -> dict[str, Param]:
@@ -47,6 +59,8 @@ class ParamsBase(Params):
 
     _keywords: type
     """The keywords of the constructor and of ``setParams``: a ``TypedDict``."""
+    _positional: tuple[str, ...] = ()
+    """Those that the constructor takes without their names, too."""
 
     def _set_defaults(self) -> None:
         self._setDefault(**{name: p.default for name, p in declared(type(self)).items() if p.default is not None})
@@ -64,10 +78,8 @@ class ParamsBase(Params):
         known = [p.name for p in self.params]
         unknown = [name for name in given if not self.hasParam(name)]
         if unknown:
-            near = {name: difflib.get_close_matches(name, known, 3, 0.5) for name in unknown}
-            hints = "; ".join(
-                f"'{name}'" + (f" (did you mean {' or '.join(n)}?)" if n else "") for name, n in near.items()
-            )
+            keywords = list(dict.fromkeys([*known, *self._keywords.__annotations__]))
+            hints = "; ".join(f"'{name}'{hint(name, keywords)}" for name in unknown)
             raise ParamError(f"Unknown parameters: {hints}. Known: {sorted(known)}")
         return self._set_checked(**given)
 
@@ -105,13 +117,13 @@ def document_params(cls: Stage) -> Stage:
         lines += [f"    {name} : {types[name]}{default}", f"        {param.doc}"]
     cls.__doc__ = "\n".join([f"{cls.__doc__}", *lines, "    "])
     keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
-    signature = inspect.Signature(
-        [
-            inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-            *(keyword(name, default=defaults.get(name), annotation=types[name]) for name in names),
-            inspect.Parameter("unknown", inspect.Parameter.VAR_KEYWORD),  # raises ParamError with the nearest known
-        ]
-    )
-    for method in (cls.__init__, cls.setParams):
-        method.__signature__ = signature
+    for method, positional in ((cls.__init__, cls._positional), (cls.setParams, ())):
+        kinds = {name: {"kind": inspect.Parameter.POSITIONAL_OR_KEYWORD} for name in positional}
+        method.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+                *(keyword(n, default=defaults.get(n), annotation=types[n], **kinds.get(n, {})) for n in names),
+                inspect.Parameter("unknown", inspect.Parameter.VAR_KEYWORD),  # raises ParamError with the nearest known
+            ]
+        )
     return cls

@@ -55,10 +55,11 @@ from tfos_ml.stages.params import KerasParams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from tfos_ml.driver.attempt import RunResult
     from tfos_ml.keras.inspection import ModelDescription
+    from tfos_ml.stages.keywords import KerasEstimatorKeywords
     from tfos_ml.stages.tf_model import TFModel
 
 _MODEL_FILE = "model.keras"
@@ -99,6 +100,15 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     """
 
     __module__ = "tfos_ml"
+
+    _positional = ("model",)
+
+    def __init__(self, model: Any = None, /, **params: Unpack[KerasEstimatorKeywords]) -> None:
+        if model is not None:
+            if params.get("model") is not None:
+                raise errors.ParamError("model is given twice, by position and by name. Leave one out.")
+            params["model"] = model
+        super().__init__(**params)
 
     def _construct(self, given: dict[str, Any]) -> None:
         self._set_defaults()
