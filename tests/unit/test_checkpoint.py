@@ -323,6 +323,14 @@ class TestCallbacks:
             fresh.losses.append(4.0)
         assert fresh.by_name["loss"] is fresh.losses
 
+    def test_what_callbacks_share_they_share_again(self, keras):
+        first, second, *fresh = (loss_history(keras)() for _ in range(4))
+        take = states_of([first, second])
+        first.losses = second.losses = [1.0]
+        take().given_to(*fresh)
+        assert fresh[0].losses == [1.0]
+        assert fresh[0].losses is fresh[1].losses
+
     @pytest.mark.parametrize("is_subclass", [False, True])
     def test_a_class_may_say_what_its_state_is(self, keras, is_subclass):
         class Own(keras.callbacks.EarlyStopping if is_subclass else keras.callbacks.Callback):
@@ -418,13 +426,16 @@ class TestSettings:
     def settings(self, keras):
         from tfos_ml.keras.fit_settings import fit_settings
 
-        def settings(loss="mse", rate=0.05, dropout=0.2, patience=3):
-            layers = [keras.layers.Input((3,)), keras.layers.Dense(2, "relu"), keras.layers.Dropout(dropout)]
+        def settings(loss="mse", rate=0.05, dropout=0.2, patience=3, weight=2.0, penalty=None):
+            layers = [
+                keras.layers.Input((3,)),
+                keras.layers.Dense(2, kernel_regularizer=penalty),
+                keras.layers.Dropout(dropout),
+            ]
             model = keras.Sequential(layers)
             model.compile(keras.optimizers.Adam(rate), loss)
-            return fit_settings(
-                model, {"EarlyStopping(loss) 0": keras.callbacks.EarlyStopping("loss", patience=patience)}
-            )
+            stopping = keras.callbacks.EarlyStopping("loss", patience=patience)
+            return fit_settings(model, {0: 1.0, 1: weight}, {"EarlyStopping(loss) 0": stopping})
 
         return settings
 
@@ -447,6 +458,10 @@ class TestSettings:
         decay = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
         assert differences(settings(rate=0.1), settings(rate=decay)).startswith(
             "optimizer's learning_rate (was 0.1, now {'module':"
+        )
+        l2 = keras.regularizers.L2
+        assert differences(settings(penalty=l2(0.1)), settings(weight=3.0, penalty=l2(0.2))).startswith(
+            "classWeight (was {0: '1', 1: '2'}, now {0: '1', 1: '3'}), kernel_regularizer of Dense 0"
         )
         assert "Huber" in differences(settings(), settings(keras.losses.Huber(2.0)))
 

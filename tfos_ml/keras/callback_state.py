@@ -61,7 +61,7 @@ class CallbackStates:
     def take(self) -> tuple[dict[str, dict[str, Any]], bytes, list[str]]:
         """Copies of the states: those of Keras's callbacks, all others pickled, and notices of what is missing."""
         plain: dict[str, dict[str, Any]] = {}
-        pickled: dict[str, bytes] = {}
+        others: dict[str, dict[str, Any]] = {}
         notices = []
         for key, callback in self._callbacks.items():
             state, missing = self._state(key, callback)
@@ -73,8 +73,8 @@ class CallbackStates:
             if state and is_of_keras(type(callback)) and _is_plain(state):
                 plain[key] = copy.deepcopy(state)
             elif state:
-                pickled[key] = _pickled(state)
-        return plain, pickle.dumps(pickled) if pickled else b"", notices
+                others[key] = state
+        return plain, _pickled(others) if others else b"", notices  # in one pickle, for what they share
 
     def _state(self, key: str, callback: Any) -> tuple[dict[str, Any], list[str]]:
         """The state of a callback, and the names of attributes that cannot be saved."""
@@ -102,10 +102,7 @@ def set_callback_states(callbacks: Mapping[str, Any], plain: Mapping[str, Mappin
     It unpickles what this package has written to ``modelDir``, which must be as trustworthy as the program itself.
     """
     states = {key: copy.deepcopy(dict(state)) for key, state in plain.items()}
-    for key, data in _unpickled(pickled).items():
-        if key in callbacks:  # another's class may be unknown here
-            states[key] = pickle.loads(data)  # noqa: S301
-    for key, state in states.items():
+    for key, state in (states | _unpickled(pickled)).items():
         if key in callbacks:
             if _PROTOCOL in state:
                 callbacks[key].set_state(state.pop(_PROTOCOL))
@@ -117,8 +114,8 @@ def keys_with_state(plain: Mapping[str, Any], pickled: bytes) -> set[str]:
     return {*plain, *_unpickled(pickled)}
 
 
-def _unpickled(pickled: bytes) -> dict[str, bytes]:
-    states: dict[str, bytes] = pickle.loads(pickled) if pickled else {}  # noqa: S301
+def _unpickled(pickled: bytes) -> dict[str, dict[str, Any]]:
+    states: dict[str, dict[str, Any]] = pickle.loads(pickled) if pickled else {}  # noqa: S301
     return states
 
 

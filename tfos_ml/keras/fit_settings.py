@@ -13,16 +13,17 @@ from tfos_ml.worker import keras_privates
 _SHOWN = 60  # characters of a value
 
 
-def fit_settings(model: Any, callbacks: Mapping[str, Any]) -> dict[str, str]:
-    """The settings of a compiled model and of callbacks by name, as text; only a checksum of what is long."""
-    settings = {"loss": _text(model.loss)}
+def fit_settings(model: Any, class_weight: Mapping[int, float], callbacks: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a fit, its compiled model and its callbacks by name, as text; only a checksum of what is long."""
+    settings = {"loss": _text(model.loss), "classWeight": _text(class_weight)}
     for name, value in _config(model.optimizer).items():
         settings[f"optimizer's {name}"] = _text(value)
     numbers: Counter[str] = Counter()
     for layer in keras_privates.all_layers(model):
         kind = type(layer).__name__
         for name, value in _config(layer).items():
-            if isinstance(value, bool | int | float | str) and name != "trainable":
+            is_short = isinstance(value, bool | int | float | str) or name.endswith("regularizer")
+            if is_short and name != "trainable":
                 settings[f"{name} of {kind} {numbers[kind]}"] = _text(value)
         numbers[kind] += 1
     for key, callback in callbacks.items():

@@ -121,7 +121,7 @@ class StateStore:
         if not self.keeps_state:
             return None
         if self._ctx.is_chief:
-            self._settings = fit_settings(self._variables.model, self._callbacks)
+            self._settings = fit_settings(self._variables.model, self._data.class_weight, self._callbacks)
         found = self._checkpoints.load() if self._checkpoints else None
         files = encode(found.state.to_files() if found else {})
         contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))

@@ -60,7 +60,7 @@ class TrainingData:
         self._ctx = ctx
         self._model = model
         self._description = description
-        self._class_weight = class_weight
+        self.class_weight = class_weight
         self._schema = ctx.schema
         self._pad_value = ctx.settings.pad_value
         self.current_epoch = self.first_step = 0
@@ -99,7 +99,7 @@ class TrainingData:
         outputs = self._description.outputs
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
-            if self._class_weight:
+            if self.class_weight:
                 check_class_weight(spec, self._rows.shapes[i], self._description)
             if outputs is None or (len(outputs) > 1 and spec.name not in outputs):
                 continue
@@ -140,7 +140,7 @@ class TrainingData:
 
     def _weight_names(self, train: bool) -> list[str]:
         names = [self._schema.columns[i].name for i in self._schema.of("weight")]
-        return names or (["weight"] if self._class_weight and train else [])
+        return names or (["weight"] if self.class_weight and train else [])
 
     def dataset(self, stream: str, has_cardinality: bool = True) -> tf.data.Dataset:
         """One pass over the rows of a stream, in the order of ``current_epoch``."""
@@ -226,7 +226,7 @@ class TrainingData:
             if values.dtype.kind == "f":  # as Keras does with arrays: metrics of the user's own may compare them
                 labels[name] = values.astype(_floatx().as_numpy_dtype, copy=False)
         weights = {name: values.astype(np.float32) for name, values in weights.items()}
-        if self._class_weight and train:  # not in validation, as in Keras
+        if self.class_weight and train:  # not in validation, as in Keras
             by_class = self._weights_by_class(next(iter(labels.values())))
             weights = {name: weights.get(name, np.float32(1)) * by_class for name in self._weight_names(train)}
         return self._element(inputs, labels, weights)
@@ -235,7 +235,7 @@ class TrainingData:
         if label.ndim > 1:
             label = label.argmax(axis=-1) if label.shape[-1] > 1 else label[..., 0]
         weights = np.ones(len(label), dtype=np.float32)
-        for number, weight in self._class_weight.items():
+        for number, weight in self.class_weight.items():
             weights[label == number] = weight
         return weights
 
