@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -20,7 +21,9 @@ import requests
 from conftest import LOCAL, wait_until
 from elsewhere import interpreter_without
 from pyspark.ml import Pipeline
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder
 from pyspark.sql import functions as F
 from tracking import Server, free_port, logged, models_of, runs_of, series
 
@@ -486,6 +489,35 @@ def test_each_fit_has_a_run_and_costs_no_job(spark, server):
     assert {run.info.status for run in (own, active, child)} == {"FINISHED"}
 
 
+@pytest.mark.timeout(600)
+def test_a_search_over_pipelines_tells_folds_and_averages_and_registers_the_best_pipeline(spark, server):
+    import mlflow
+
+    df = points(spark)
+    pipeline = make_pipeline(epochs=1, seed=3)
+    grid = ParamGridBuilder().addGrid(pipeline.getStages()[1].getParam("batchSize"), [16, 240]).build()
+    evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
+    search = CrossValidator(estimator=pipeline, estimatorParamMaps=grid, evaluator=evaluator, numFolds=2, parallelism=2)
+    with logged(server.uri, "folds", registered_model_name="best_pipeline") as client:
+        found = search.fit(df)
+        metrics = found.bestModel.stages[1].evaluate(found.bestModel.stages[0].transform(df))
+        test = found.bestModel.stages[0].transform(df)
+        assert found.bestModel.stages[1].evaluate(test) == metrics
+        (parent, *children) = runs_of(client, "folds")
+        fits = {(r.data.params.get("fold"), r.data.params.get("candidate")): r for r in children}
+        assert set(fits) == {*itertools.product("01", "01"), (None, None)}
+        averages = [np.mean([fits[fold, c].data.metrics["search/accuracy"] for fold in "01"]) for c in "01"]
+        assert averages == pytest.approx(found.avgMetrics)
+        assert series(client, parent, "search/accuracy") == list(enumerate(found.avgMetrics))
+        best = fits[None, None]
+        assert best.data.metrics["loss_dataset"] == best.data.metrics["loss_test"] == metrics["loss"]
+        assert set(models_of(client, best)) == {"model", "pipeline"}
+        registered = mlflow.models.get_model_info("models:/best_pipeline/1")
+        assert set(registered.flavors) == {"spark", "python_function"}
+        (version,) = client.search_model_versions("name='best_pipeline'")
+        assert version.run_id == best.info.run_id
+
+
 def export_each_epoch(args, ctx):
     """A model that adds its epoch, logged after each; the second is the best."""
     import tensorflow as tf
@@ -608,7 +640,7 @@ def test_nothing_is_logged_twice_beside_spark_ml_autologging(spark, server):
 
 
 def test_disabled_it_leaves_nothing(spark, server):
-    from pyspark.ml.tuning import CrossValidator, TrainValidationSplit
+    from pyspark.ml.tuning import TrainValidationSplit
 
     patched = (CrossValidator, TrainValidationSplit, Pipeline)
     originals = [stage._fit for stage in patched]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
 from tfos_ml.mlflow import tracking_server
+from tfos_ml.mlflow.evaluations import log_evaluation
 from tfos_ml.mlflow.fit_run import AutologOptions, FitRun
 from tfos_ml.mlflow.runs import NOBODY, Run, Runs
 from tfos_ml.stages import fit_listener
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tfos_ml.stages.cluster_estimator import ClusterEstimator
+    from tfos_ml.stages.tf_model import TFModel
 
 
 def autolog(
@@ -36,7 +39,9 @@ def autolog(
 
     A fit is logged to the active run, to a child run if the active run already has a fit, or to a new run.
     ``CrossValidator``, ``TrainValidationSplit`` and ``OptunaSearch`` make one run with a child run for each fit. Only
-    the model of the last fit, with the best Params on all rows, is logged. A run has
+    the model of the last fit, with the best Params on all rows, is logged. Child runs of a grid have the Params
+    ``fold`` and ``candidate`` (the number of the param map), and the evaluator's metric as ``search/name``. Their
+    parent has its average for each candidate (step = candidate). A run has
 
     - Params by name, and your own arguments as ``modelArgs.name`` and ``tfArgs.name``. The values of ``nodeEnv``, and
       values whose names look like secrets, are not logged;
@@ -47,6 +52,7 @@ def autolog(
     - the dataset, with the numbers of training and validation rows;
     - the model (flavor ``tfos_ml``) with signature and input example. If the estimator is a stage of a ``Pipeline``,
       also the whole ``PipelineModel`` (name ``pipeline``, Spark's flavor; not on Spark Connect);
+    - what ``model.evaluate(test)`` returns, as ``loss_test``, after the variable that has the DataFrame;
     - if the fit fails, the cause: status FAILED, tag ``tfos_ml.error``, artifact ``error.txt``.
 
     If MLflow does not answer, the fit continues and one warning is logged.
@@ -69,7 +75,8 @@ def autolog(
     log_every_n_epoch : int, default 1
         Log metrics and checkpoints of every n-th epoch, and metrics of the last epoch.
     registered_model_name : str, optional
-        Name under which to register the model, or with ``log_checkpoints`` the best checkpoint.
+        Name under which to register the model: the ``PipelineModel`` of a ``Pipeline``, except on Spark Connect. With
+        ``log_checkpoints``, the best checkpoint.
     monitor : str, optional
         The metric that selects the best checkpoint; put ``-`` before the name if a larger value is better. The
         default is ``val_loss``, or ``loss`` without validation rows.
@@ -141,8 +148,14 @@ class _Tracking(Listening):
             "cannot start a run for this fit: %s. The fit continues; its metrics are in the model's history.",
         )
         run = runs[0] if runs else None
-        return FitListener() if run is None else FitRun(self._options, run, estimator, dataset)
+        return FitListener() if run is None else FitRun(self._options, run, estimator, dataset, self._runs)
 
     def adopt(self, estimator: ClusterEstimator) -> None:
         if estimator._parent_run is None:
             estimator._parent_run = self._runs.active_parent(is_search=False)
+
+    def evaluated(self, model: TFModel, dataset: DataFrame, metrics: Mapping[str, float]) -> None:
+        run = self._runs.of_models.get(model.uid)
+        if run is not None:
+            log = functools.partial(log_evaluation, run, dataset, metrics)
+            tracking_server.attempt(log, "cannot log the evaluation: %s. Its result is returned.")

@@ -19,7 +19,7 @@ from tfos_ml import errors
 from tfos_ml.data.arrow import plain
 from tfos_ml.mlflow import content, flavor, models, pipelines
 from tfos_ml.mlflow.logged_checkpoints import LoggedCheckpoints
-from tfos_ml.mlflow.runs import Run
+from tfos_ml.mlflow.runs import Run, Runs
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
 from tfos_ml.protocol.settings import Telemetry
@@ -77,9 +77,11 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
 class FitRun(FitListener):
     """Logs a fit while it runs."""
 
-    def __init__(self, options: AutologOptions, run: Run, estimator: ClusterEstimator, dataset: DataFrame):
+    def __init__(self, options: AutologOptions, run: Run, estimator: ClusterEstimator, dataset: DataFrame, runs: Runs):
         self._options = options
         self._run = run
+        self._runs = runs
+        self._registers_pipeline = pipelines.is_within(dataset) and not options.log_checkpoints
         self._client = MlflowClient(run.tracking_uri)
         self._dataset = dataset
         self._estimator = estimator
@@ -190,6 +192,7 @@ class FitRun(FitListener):
     def fitted(self, model: TFModel) -> None:
         """Log the dataset and the model, and end the run; see :class:`FitListener`."""
         self._writer.close()
+        self._runs.of_models[model.uid] = self._run
         timeline = model.summary.timeline
         self._writer.attempt(lambda: self._client.log_dict(self._run.run_id, timeline, TIMELINE_FILE))
         if self._options.log_datasets:
@@ -205,9 +208,9 @@ class FitRun(FitListener):
     def log_pipeline(self, model: PipelineModel, dataset: DataFrame) -> None:
         """Log the pipeline of which the fitted model is a stage."""
         not_read = {spec.column for spec in self._feed_columns() if spec.role != "feature"}
-        self._writer.attempt(
-            lambda: pipelines.log_pipeline(self._run.run_id, model, dataset, step=self._last_step(), not_read=not_read)
-        )
+        name = self._options.registered_model_name if self._registers_pipeline else None
+        log = functools.partial(pipelines.log_pipeline, step=self._last_step(), not_read=not_read, registered=name)
+        self._writer.attempt(lambda: log(self._run.run_id, model, dataset))
 
     @_never_raises
     def failed(self, error: BaseException) -> None:
@@ -247,7 +250,8 @@ class FitRun(FitListener):
         self._client.log_inputs(self._run.run_id, [DatasetInput(dataset._to_mlflow_entity(), tags)])
 
     def _log_model(self, model: TFModel) -> None:
-        name = None if self._checkpoints.best else self._options.registered_model_name
+        is_other = self._registers_pipeline or self._checkpoints.best
+        name = None if is_other else self._options.registered_model_name
         try:
             self._log(model, "model", self._last_step(), self._example(), name)
             pipelines.note(self)

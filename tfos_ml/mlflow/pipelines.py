@@ -61,6 +61,11 @@ def leave_pipelines() -> None:
     patching.restore_fit(Pipeline)
 
 
+def is_within(dataset: DataFrame) -> bool:
+    """Whether a fit in this thread is one of a pipeline that will be logged."""
+    return _fits.get() is not None and not is_connect(dataset.sparkSession)
+
+
 def note(fit: LogsPipelines) -> None:
     """Note that the model of a fit in this thread has been logged."""
     fits = _fits.get()
@@ -87,11 +92,18 @@ def _followed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def log_pipeline(
-    run_id: str, model: PipelineModel, dataset: DataFrame, *, step: int, not_read: Collection[str] = ()
+    run_id: str,
+    model: PipelineModel,
+    dataset: DataFrame,
+    *,
+    step: int,
+    not_read: Collection[str] = (),
+    registered: str | None = None,
 ) -> None:
     """Log a pipeline that was fitted on `dataset`; the run may have ended. Small Spark jobs write the pipeline.
 
-    `step` is the last epoch. The columns `not_read`, such as labels, are only for training, so they are not inputs.
+    `step` is the last epoch, `registered` the name to register the pipeline under. The columns `not_read`, such as
+    labels, are only for training, so they are not inputs.
     Raises ``DestinationError`` if executors would write parts of the pipeline to their local disks.
     """
     import mlflow.spark
@@ -103,6 +115,7 @@ def log_pipeline(
             run_id=run_id,
             **models.at_step(step),
             spark_model=model,
+            registered_model_name=registered,
             dfs_tmpdir=_directory_for(dataset.sparkSession, directory),
             signature=_signature(_inputs(model, dataset.drop(*not_read))),
             pip_requirements=packages.pip_requirements("pyspark"),

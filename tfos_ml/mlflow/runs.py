@@ -58,8 +58,19 @@ class Runs:
         self._exclusive = exclusive
         self._taken: set[str] = set()
         self._lock = threading.Lock()
+        self._opened = threading.local()
+        self.of_models: dict[str, Run] = {}  # by the uid of the model that the fit has returned
 
     def open(self, parent: Parent | None) -> Run | None:
+        """:meth:`_open`, and keep it for :meth:`opened`."""
+        self._opened.run = run = self._open(parent)
+        return run
+
+    def opened(self) -> Run | None:
+        """The run of the last fit in this thread."""
+        return getattr(self._opened, "run", None)
+
+    def _open(self, parent: Parent | None) -> Run | None:
         """Open the run of a fit that begins in this thread; None if the fit is not logged.
 
         It is the active run if that has no fit yet, or else a child of the active run. Without an active run, it is

@@ -7,9 +7,11 @@ estimators that the search copies and fits. For this, ``_fit`` of the search is 
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import mlflow
@@ -54,11 +56,17 @@ def _followed(runs: Runs, original: Callable[..., Any]) -> Callable[..., Any]:
         with _search_run(runs) as parent:
             searching = self.copy()
             _adopt(searching, parent)
+            tell = (
+                _Candidates(runs, searching)
+                if parent is not NOBODY and hasattr(self, "getEstimatorParamMaps")
+                else None
+            )
             is_logged = parent is not NOBODY and not _spark_logs_it()
             if is_logged:
                 _attempt("cannot log the Params of the search", lambda: _log_search(MlflowClient(), parent, searching))
             try:
-                model = original(searching, dataset)
+                with tell or nullcontext():
+                    model = original(searching, dataset)
             finally:
                 _adopt(searching, None)  # because the model keeps the estimators
             if is_logged:
@@ -67,6 +75,66 @@ def _followed(runs: Runs, original: Callable[..., Any]) -> Callable[..., Any]:
             return model
 
     return fit
+
+
+class _Candidates(AbstractContextManager[None]):
+    """Within it, the runs of a search over a grid get their fold, the number of their param map, and their metric.
+
+    Spark calls ``fitMultiple`` of the estimator for each fold, and in the thread of each fit then the evaluator. Both
+    are replaced on the objects of the search, a copy.
+    """
+
+    def __init__(self, runs: Runs, search: Any):
+        self._runs = runs
+        self._estimator, self._evaluator = search.getEstimator(), search.getEvaluator()
+        self._has_folds = hasattr(search, "getNumFolds")
+        self._folds = count()
+        self._fit_multiple, self._evaluate = self._estimator.fitMultiple, self._evaluator.evaluate
+        name = self._evaluator.getMetricName() if hasattr(self._evaluator, "getMetricName") else "metric"
+        self._metric = content.metric_name(f"search/{name}")
+        self._fitted = threading.local()
+
+    def __enter__(self) -> None:
+        self._estimator.fitMultiple, self._evaluator.evaluate = self.fit_multiple, self.evaluate
+
+    def __exit__(self, *_: object) -> None:
+        del self._estimator.fitMultiple, self._evaluator.evaluate
+
+    def fit_multiple(self, dataset: DataFrame, params: Any) -> Iterator[tuple[int, Any]]:
+        """``fitMultiple`` of the estimator."""
+        return _Fold(self, next(self._folds), self._fit_multiple(dataset, params))
+
+    def fit(self, fold: int, models: Iterator[tuple[int, Any]]) -> tuple[int, Any]:
+        """The next model of a fold, whose run is the last one that the thread opens."""
+        before = self._runs.opened()
+        index, model = next(models)
+        run = self._runs.opened()
+        self._fitted.run = run = None if run is before else run
+        if run is not None:
+            facts = {"candidate": index, **({"fold": fold} if self._has_folds else {})}
+            params = [Param(name, str(value)) for name, value in facts.items()]
+            _attempt("cannot log the fold", lambda: MlflowClient(run.tracking_uri).log_batch(run.run_id, params=params))
+        return index, model
+
+    def evaluate(self, dataset: DataFrame, params: Any = None) -> float:
+        """``evaluate`` of the evaluator."""
+        value: float = self._evaluate(dataset, params)
+        run = getattr(self._fitted, "run", None)
+        if run is not None:
+            metric = Metric(self._metric, value, int(time.time() * 1000), 0)
+            client = MlflowClient(run.tracking_uri)
+            _attempt("cannot log the metric of a fold", lambda: client.log_batch(run.run_id, metrics=[metric]))
+        return value
+
+
+class _Fold(Iterator[tuple[int, Any]]):
+    """The models of one fold; several threads may take them."""
+
+    def __init__(self, candidates: _Candidates, number: int, models: Iterator[tuple[int, Any]]):
+        self._candidates, self._number, self._models = candidates, number, models
+
+    def __next__(self) -> tuple[int, Any]:
+        return self._candidates.fit(self._number, self._models)
 
 
 def _adopt(search: Any, parent: Parent | None) -> None:

@@ -5,7 +5,7 @@ A listener must not raise, and must not delay a fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.protocol.settings import Telemetry
@@ -45,6 +45,9 @@ class Listening:
 
     def adopt(self, estimator: ClusterEstimator) -> None:
         """Record where an estimator is used, since its fits may begin in other threads."""
+
+    def evaluated(self, model: TFModel, dataset: DataFrame, metrics: Mapping[str, float]) -> None:
+        """``model.evaluate(dataset)`` is about to return these metrics."""
 
 
 _listening = Listening()

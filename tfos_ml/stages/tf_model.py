@@ -33,6 +33,7 @@ from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.evaluation import KeptEstimator, evaluate
+from tfos_ml.stages.fit_listener import listening
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
 from tfos_ml.stages.model_columns import input_mapping, output_columns
@@ -302,7 +303,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
                 "KerasEstimator (or it was loaded from MLflow or exportDir, which keep the SavedModel alone). Save a "
                 "fitted model with model.save, or use an evaluator of pyspark.ml.evaluation on transform(df)."
             )
-        return evaluate(self._kept.restored(self, params), self._packed(), dataset)
+        metrics = evaluate(self._kept.restored(self, params), self._packed(), dataset)
+        listening().evaluated(self, dataset, metrics)
+        return metrics
 
     def _files(self) -> dict[str, bytes]:
         files = {MODEL_FILE: self._packed().content} if self._archives or self._get("exportDir") is not None else {}
