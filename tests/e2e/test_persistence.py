@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import LOCAL
-from pyspark.ml import Pipeline, PipelineModel
+from pyspark.ml import Pipeline, PipelineModel, Transformer
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.feature import IndexToString, StringIndexer, VectorAssembler
 from pyspark.ml.tuning import (
@@ -23,6 +23,7 @@ from tracking import logged, models_of, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
 from tfos_ml.stages.persistence import _within_limits
+from tfos_ml.tuning import OptunaSearch
 
 NEW_PROCESS = """
 import sys
@@ -220,6 +221,33 @@ def test_values_of_node_env_are_not_saved(spark, tmp_path):
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if b"hunter2" in path.read_bytes()]
+
+
+def test_uris_are_saved_without_their_passwords(spark, tmp_path):
+    uri = "s3a://key:hunter2@bucket/x?sig=hunter2"
+    estimator = KerasEstimator(modelDir=uri, exportDir=uri, logDir=uri, cacheDir=uri)
+    storage = "postgresql://user:hunter2@host/db"
+    search = OptunaSearch(estimator=KerasEstimator(), space={}, storage=storage, studyName="one")
+    names = ["cacheDir, exportDir, logDir, modelDir", "storage"]
+    found = []
+    for stage, named in zip((estimator, search), names, strict=True):
+        stage.save(f"{tmp_path}/{named[:3]}")
+        with pytest.warns(UserWarning, match=f"without the users and passwords in {named}. Set these"):
+            found.append(type(stage).load(f"{tmp_path}/{named[:3]}"))
+    assert found[0].getCacheDir() == "s3a://bucket/x?sig=***"
+    assert found[1].getStorage() == "postgresql://host/db"
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+
+
+def test_a_search_whose_part_cannot_be_saved_is_not_there(spark, tmp_path):
+    class Unsaveable(Transformer):
+        def _transform(self, dataset):
+            return dataset
+
+    search = OptunaSearch(estimator=Pipeline(stages=[Unsaveable(), KerasEstimator()]), space={}, metric="loss")
+    with pytest.raises(ValueError, match="not MLWritable"):
+        search.save(f"{tmp_path}/search")
+    assert not list(tmp_path.iterdir())
 
 
 def test_overwriting_is_asked_for_and_leaves_nothing_half_done(spark, tmp_path):

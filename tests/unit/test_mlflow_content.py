@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfos_ml import KerasEstimator, TFEstimator
+from tfos_ml import KerasEstimator, TFEstimator, errors
 from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import content
 
@@ -31,10 +31,28 @@ def test_secrets_are_not_logged(name):
     assert "hunter2" not in str(params)
 
 
-@pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialWeights"])
+def takes(kind, name, value):
+    try:
+        kind(**{name: value})
+    except errors.TfosMlError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialWeights", "cacheDir"])
 def test_locations_are_told_without_user_and_password(param):
     params = content.params_of(KerasEstimator(**{param: "s3://key:hunter2@bucket/models?region=x"}))
     assert params[param] == "s3://bucket/models?region=x"
+
+
+@pytest.mark.parametrize("kind", [KerasEstimator, TFEstimator])
+def test_no_param_that_takes_a_uri_is_told_with_its_password(kind):
+    uri = "abfss://user:hunter2@store/x?sig=hunter2"
+    forms = (uri, {"a": uri}, [uri])
+    values = [(p.name, value) for p in kind().params for value in forms if takes(kind, p.name, value)]
+    assert len(values) > 10
+    for name, value in values:
+        assert "hunter2" not in str(content.params_of(kind(**{name: value}))), name
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 SECRET_NAME = re.compile("(?i)secret|passwo?r?d|passphrase|pwd|token$|credential|(access|account|api|private)[._-]?key")
@@ -31,6 +32,17 @@ def redact(text: object, *, secrets: Iterable[str] = (), mark: str = HIDDEN + "@
         redacted = redacted.replace(secret, HIDDEN)
     redacted = _USER.sub(lambda match: match[1] + mark, redacted)
     return _QUERY.sub(_without_value, redacted)
+
+
+def without_credentials(value: Any) -> Any:
+    """A Param's value, of any type, to be stored or logged: its texts have no user, password or secret parameter."""
+    if isinstance(value, str):
+        return redact(value, mark="")
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(without_credentials, value))
+    if isinstance(value, Mapping):
+        return {name: without_credentials(one) for name, one in value.items()}
+    return value
 
 
 def _without_value(match: re.Match[str]) -> str:

@@ -16,7 +16,7 @@ from mlflow.data.spark_dataset import SparkDataset
 from mlflow.data.spark_dataset_source import SparkDatasetSource
 from mlflow.tracking.context import registry
 
-from tfos_ml.common.redact import is_secret, redact, secrets_of_environment
+from tfos_ml.common.redact import is_secret, redact, secrets_of_environment, without_credentials
 from tfos_ml.errors import InvalidInputError
 from tfos_ml.mlflow.packages import version_of
 
@@ -29,14 +29,13 @@ PARAM_CHARACTERS = 6000  # MLflow's limit
 NOT_LOGGED = "(not logged)"
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
 _ALWAYS = ("clusterSize", "epochs", "batchSize")  # logged even if they have their defaults
-_LOCATIONS = ("modelDir", "exportDir", "logDir", "initialWeights")
 
 
 def params_of(estimator: ClusterEstimator) -> dict[str, str]:
     """The Params to log, by name: those that are set, and a few that are useful to compare runs.
 
-    The user's own arguments are included as ``modelArgs.name`` and ``tfArgs.name``. The values of ``nodeEnv``, and
-    values whose names look like secrets, are left out.
+    The user's own arguments are included as ``modelArgs.name`` and ``tfArgs.name``. The values of ``nodeEnv``, users
+    and passwords in any value, and values whose names look like secrets, are left out.
     """
     logged = [p for p in estimator.params if estimator.isSet(p) or p.name in _ALWAYS]
     values: dict[str, Any] = {p.name: estimator.getOrDefault(p) for p in logged}
@@ -44,12 +43,10 @@ def params_of(estimator: ClusterEstimator) -> dict[str, str]:
         values["nodeEnv"] = sorted(values["nodeEnv"])
     tf_args = getattr(estimator, "getTfArgs", lambda: None)()
     user_arguments = {"tfArgs": tf_args, "modelArgs": values.pop("modelArgs", None)}
-    for location in _LOCATIONS:
-        if values.get(location):
-            values[location] = redact(values[location], mark="")
     for param, arguments in user_arguments.items():
         values.update(flat(param, arguments))
-    return {name: str(value)[:PARAM_CHARACTERS] for name, value in values.items() if value is not None}
+    given = {name: without_credentials(value) for name, value in values.items() if value is not None}
+    return {name: redact(value, mark="")[:PARAM_CHARACTERS] for name, value in given.items()}
 
 
 def flat(prefix: str, arguments: Any) -> dict[str, Any]:

@@ -23,13 +23,14 @@ from tfos_ml.common.filesystems import open_uri
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import add_file
-from tfos_ml.errors import ClusterConfigError, DestinationError
+from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 INLINE_BYTES = 256 << 10
 QUERY_BYTES = 64 << 20  # at most so much is part of a query's tasks; Spark Connect allows 128 MiB
+_PART_BYTES = 1 << 20
 SHARED_DIR = "spark.tfos_ml.sharedDir"
 
 
@@ -112,13 +113,26 @@ def _share(directory: str, data: bytes, name: str) -> Artifact:
 
 
 def _fetch(uri: str, path: Path) -> None:
-    """Copy a file that executors reach to this one's disk, unless it is there."""
+    """Copy a file that executors reach, and that is named by its hash, to this one's disk, unless it is there.
+
+    Raises ``ModelError`` if it has another content: others may write to its directory, and a model runs code.
+    """
     if path.exists():
         return
     filesystem, source = open_uri(uri)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="tfos_ml-") as directory:
         copy = os.path.join(directory, path.name)
         fs.copy_files(source, copy, filesystem, fs.LocalFileSystem())
+        digest = hashlib.sha256()
+        with open(copy, "rb") as file:
+            while part := file.read(_PART_BYTES):
+                digest.update(part)
+        found = digest.hexdigest()
+        if path.name != f"tfos_ml-{found}":
+            raise ModelError(
+                f"{redact(uri)} has another content than was written there (SHA-256 {found}). Delete it, and let "
+                f"nobody else write to {SHARED_DIR}."
+            )
         os.replace(copy, path)
 
 

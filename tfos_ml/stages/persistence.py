@@ -29,7 +29,7 @@ from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable
 from pyspark.sql import functions as F
 
 from tfos_ml.common.directories import owned_prefix
-from tfos_ml.common.redact import redact
+from tfos_ml.common.redact import redact, without_credentials
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import dataframe_of, reader_context
 from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError, TfosMlError
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 PART_BYTES = 1 << 20
 ROW_GROUP_PARTS = 16
 _VERSION = "tfosMlVersion"
-_SECRET, _UNSAVED = "nodeEnv", "nodeEnvNames"  # values may be secrets, which everyone who can read the files could read
+_SECRET, _UNSAVED = "nodeEnv", "nodeEnvNames"  # all its values may be secrets
+_CHANGED = "withoutCredentials"  # names of Params whose URIs had users, passwords or secret parameters
 _MARK = "save.id"  # on Spark Connect, in the data of each save
 _LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
 _NO_FILESYSTEM = re.compile(r"ClassNotFoundException: .*|No FileSystem for scheme .*")
@@ -99,6 +100,7 @@ class StageWriter(MLWriter):
         aside = f"{path.rstrip('/')}.{uuid.uuid4().hex[:12]}"
         try:
             files.write_table(_table(self._stage._files()), f"{aside}.new/data")
+            self._write_parts(f"{aside}.new")
             self._write_metadata(f"{aside}.new", "error")
             files.replace(path, f"{aside}.new", f"{aside}.old")
         finally:
@@ -110,18 +112,19 @@ class StageWriter(MLWriter):
         with _within_limits(self.sparkSession, f"Saving {self._stage.uid}"):
             rows = dataframe_of(self.sparkSession, _table({_MARK: mark, **self._stage._files()}))
             rows.coalesce(1).write.mode("overwrite" if self.shouldOverwrite else "ignore").parquet(f"{path}/data")
-        if self.shouldOverwrite:
-            self._write_metadata(path, "overwrite")
-        elif _mark_at(self.sparkSession, path) == mark:
-            self._write_metadata(path, "error")
-        else:
+        if not self.shouldOverwrite and _mark_at(self.sparkSession, path) != mark:
             raise DestinationError(_EXISTS.format(path))
+        self._write_parts(path)
+        self._write_metadata(path, "overwrite" if self.shouldOverwrite else "error")
+
+    def _write_parts(self, path: str) -> None:
+        """Write stages that are parts of this one below a directory, before its metadata."""
 
     def _write_metadata(self, path: str, mode: str) -> None:
         from tfos_ml.common.version import __version__
 
-        given = {param.name: value for param, value in self._stage._paramMap.items()}
-        facts = {_VERSION: __version__, _UNSAVED: sorted(given.pop(_SECRET, ())), **self._stage._facts()}
+        given, unsaved = _without_secrets({param.name: value for param, value in self._stage._paramMap.items()})
+        facts = {_VERSION: __version__, **unsaved, **self._stage._facts()}
         context = reader_context(self.sparkSession)
         text = DefaultParamsWriter._get_metadata_to_save(self._stage, context, facts, given)
         rows = self.sparkSession.createDataFrame([(text,)], "value string")
@@ -231,9 +234,16 @@ def describe(stage: Any) -> dict[str, Any]:
 
 def without_secrets(described: Mapping[str, Any]) -> dict[str, Any]:
     """The result of :func:`describe` with the names in place of the values that may be secrets."""
-    params = dict(described["paramMap"])
-    unsaved = sorted(params.pop(_SECRET, ()))
-    return {**described, "paramMap": params, _UNSAVED: unsaved}
+    params, unsaved = _without_secrets(described["paramMap"])
+    return {**described, "paramMap": params, **unsaved}
+
+
+def _without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Params without what everyone who can read the files could read, and for :func:`restore` the names of that."""
+    others = {name: value for name, value in params.items() if name != _SECRET}
+    saved = {name: without_credentials(value) for name, value in others.items()}
+    changed = sorted(name for name in others if saved[name] != others[name])
+    return saved, {_UNSAVED: sorted(params.get(_SECRET, ())), _CHANGED: changed}
 
 
 def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: str) -> Any:
@@ -251,6 +261,13 @@ def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: 
         warnings.warn(
             f"{path} was saved without the values of {_SECRET}, which may be secrets: {', '.join(unsaved)}. Set them "
             "with setNodeEnv before the next fit.",
+            UserWarning,
+            stacklevel=3,
+        )
+    if changed := metadata.get(_CHANGED):
+        warnings.warn(
+            f"{path} was saved without the users and passwords in {', '.join(changed)}. Set these Params again if they "
+            "need them.",
             UserWarning,
             stacklevel=3,
         )

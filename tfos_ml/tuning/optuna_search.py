@@ -58,9 +58,7 @@ class _Nested(Saveable):
 
 
 class _NestedWriter(StageWriter):
-    def save(self, path: str) -> None:
-        """Save the stage, and its parts; raises as ``StageWriter.save``."""
-        super().save(path)
+    def _write_parts(self, path: str) -> None:
         for name, part in self._stage._parts().items():
             writer = part.write()
             (writer.overwrite() if self.shouldOverwrite else writer).save(f"{path}/{name}")
