@@ -228,3 +228,21 @@ def test_files_of_a_writer_that_was_killed_are_no_snapshot(spark, snapshot):
         os.utime(path, (0, 0))
     assert one.fit(df).summary.rows == ROWS - 50 - 2
     assert not left.exists()
+
+
+def test_a_quoted_uri_names_the_same_directory_for_all_params(spark, tmp_path):
+    """Red before: logDir was a directory called my%20rows, and cacheDir was refused after Spark had written there."""
+    import keras
+
+    def network():
+        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+
+    df = spark.range(40).select((F.col("id") / 40).alias("features"), (F.col("id") / 20).alias("label"))
+    names = ["cacheDir", "exportDir", "logDir", "modelDir"]
+    (tmp_path / "my rows").mkdir()
+    places = {name: (tmp_path / "my rows" / name).as_uri() for name in names}
+    KerasEstimator(model=network, verbose=0, **places).fit(df)
+    assert [path.name for path in tmp_path.iterdir()] == ["my rows"]
+    assert sorted(path.name for path in (tmp_path / "my rows").iterdir() if any(path.iterdir())) == names

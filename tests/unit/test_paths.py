@@ -1,5 +1,6 @@
 import pytest
 
+from tfos_ml.driver.snapshot import spark_path
 from tfos_ml.protocol.paths import absolute_path
 
 ME = "driver-user"
@@ -22,6 +23,26 @@ SCHEMES = [
 @pytest.mark.parametrize("default_fs", ["hdfs://nn:8020", "file:///"])
 def test_uris_stay_as_they_are(uri, default_fs):
     assert absolute_path(uri, default_fs, **PLACES) == uri
+
+
+@pytest.mark.parametrize("uri", ["file:///my%20rows/a", "file:/my%20rows/a", "FILE:///my%20rows/a"])
+@pytest.mark.parametrize("default_fs", ["hdfs://nn:8020", "file:///"])
+def test_a_quoted_uri_of_a_local_file_is_its_path(uri, default_fs):
+    assert absolute_path(uri, default_fs, **PLACES) == "/my rows/a"
+
+
+@pytest.mark.parametrize(
+    ("uri", "sparks"),
+    [
+        ("/my rows/a", "file:///my rows/a"),
+        ("/my%20rows/a", "file:///my%20rows/a"),
+        ("s3://key:word@bucket/my%20rows/?region=x", "s3a://bucket/my rows"),
+        ("hdfs://nn/my%20rows/a", "hdfs://nn/my rows/a"),
+        ("hdfs:///rows", "hdfs:///rows"),
+    ],
+)
+def test_spark_gets_the_name_that_pyarrow_takes_a_uri_for(uri, sparks):
+    assert spark_path(uri) == sparks
 
 
 @pytest.mark.parametrize(

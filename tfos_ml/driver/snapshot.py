@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import numpy as np
@@ -248,13 +248,14 @@ def delete_snapshot(uri: str) -> None:
 
 
 def spark_path(uri: str) -> str:
-    """A path or URI of pyarrow as Spark accepts it: local paths without a scheme, S3 without credentials."""
+    """A path or URI of pyarrow as Spark takes it: local paths with a scheme, S3 without credentials, unquoted."""
     if "://" not in uri:
         return f"file://{uri}" if uri.startswith("/") else uri
     parts = urlsplit(uri)
+    path = unquote(parts.path)
     if parts.scheme in ("s3", "s3a", "s3n"):
-        return f"s3a://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
-    return uri.rstrip("/")
+        return f"s3a://{parts.netloc.rpartition('@')[2]}{path}".rstrip("/")
+    return (uri if path == parts.path else parts._replace(path=path).geturl()).rstrip("/")
 
 
 def _content(filesystem: fs.FileSystem, path: str) -> bytes | None:

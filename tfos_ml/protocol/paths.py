@@ -6,7 +6,7 @@ import getpass
 import os
 import posixpath
 import re
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 LOG_DIR = "tensorboard"
 """Of a node: in its temporary directory, or with the run's id in the working directory, where it stays."""
@@ -21,9 +21,11 @@ def absolute_path(
 ) -> str:
     """An absolute path or URI for `path`, which the user wrote.
 
-    URIs stay as they are; absolute paths are put on the default filesystem, ``~`` is the user's home there, and so is
-    where relative paths lead. On the local filesystem those are in `working_dir`; object stores have no homes, and
-    there they are in the bucket. `user`, and `home` on the local filesystem, are by default those of this process.
+    URIs stay as they are, but one of a local file with quoted characters (``Path.as_uri()``) becomes its path, which
+    all take alike: Spark and TensorFlow take a URI literally, pyarrow does not. Absolute paths are put on the default
+    filesystem, ``~`` is the user's home there, and so is where relative paths lead. On the local filesystem those are
+    in `working_dir`; object stores have no homes, and there they are in the bucket. `user`, and `home` on the local
+    filesystem, are by default those of this process.
 
     >>> absolute_path("/data/x", "hdfs://nn:8020", "/tmp")
     'hdfs://nn:8020/data/x'
@@ -31,9 +33,12 @@ def absolute_path(
     'viewfs:///data/x'
     >>> absolute_path("x", "file:///", "/tmp")
     '/tmp/x'
+    >>> absolute_path("file:///data/my%20rows", "hdfs://nn:8020", "/tmp")
+    '/data/my rows'
     """
     if _SCHEME.match(path):
-        return path
+        scheme, _, local, *_ = urlsplit(path)
+        return unquote(local) if scheme.lower() == "file" and "%" in local else path
     if path == "~" or path.startswith("~/"):
         below, at_home = path[2:], True
     else:
