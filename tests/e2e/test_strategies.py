@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from conftest import CLUSTER
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
+from tfos_ml.driver.resources import make_profile
 
 ROWS = 600
 
@@ -379,6 +381,18 @@ def test_collectives_that_are_not_there(spark):
     df = linear_data(spark)
     with pytest.raises(errors.ClusterConfigError, match="communication='nccl' needs a GPU on every worker"):
         KerasEstimator(model=linear_model, clusterSize=2, communication="nccl", verbose=0).fit(df)
+
+
+def test_gpus_of_nodes_in_local_mode_are_refused(spark):
+    with pytest.raises(errors.ClusterConfigError, match=r"nodeGpus=1, but a local session .*Unset nodeGpus"):
+        KerasEstimator(model=linear_model, nodeGpus=1, verbose=0).fit(linear_data(spark))
+
+
+@pytest.mark.parametrize(("amount", "what"), [("0", "Spark knows of no GPUs"), ("1", "an executor has only .*=1")])
+def test_more_gpus_than_an_executor_has_are_refused(amount, what):
+    conf = {"spark.master": "yarn", "spark.executor.resource.gpu.amount": amount}
+    with pytest.raises(errors.ClusterConfigError, match=f"nodeGpus=2, but {what}"):
+        make_profile(SimpleNamespace(conf=conf), None, 2)
 
 
 def test_gpus_that_spark_knows_nothing_of_on_several_executors(sessions):

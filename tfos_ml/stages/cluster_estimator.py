@@ -87,6 +87,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
                 "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
             )
         self._check_directories(spark)
+        profile = make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus"))
         columns, payload = self._prepare(dataset)
         settings = replace(self._settings(dataset), telemetry=listener.telemetry)
         timeline.end("checks")
@@ -104,7 +105,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             self._task(spark, template, columns, payload, settings, None if written is None else written[1]),
             templates=self._template,
             least=self._get("minClusterSize"),
-            profile=make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")),
+            profile=profile,
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
             reported=self._reported_to(listener),
