@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from tfos_ml import TFEstimator
 from tfos_ml.agent.task_input import checked_complete
 from tfos_ml.errors import InputLostError
 
@@ -68,3 +69,26 @@ def test_a_whole_input_is_known_as_such(spark, tmp_path, kind):
         (rdd.map(lambda x: x) if "after" in kind else rdd).mapPartitions(see).collect()
     if kind != "empty":  # Spark runs no task then
         assert json.loads(path.read_text()) == {"rows": rows, "whole": True}
+
+
+@pytest.mark.parametrize("how", ["deleted", "torn", "replaced"])
+def test_a_file_that_spark_cannot_read_is_a_short_typed_error(spark, tmp_path, how):
+    """Red before: a Py4JJavaError of several pages of Java."""
+    spark.range(0, 400, 1, 2).select((F.col("id") / 400).alias("features")).write.parquet(f"{tmp_path}/rows")
+    df = spark.read.parquet(f"{tmp_path}/rows")
+    file = max((tmp_path / "rows").glob("*.parquet"))
+    if how == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:200] if how == "torn" else b"no Parquet" * 100)
+    (tmp_path / "rows" / f".{file.name}.crc").unlink()
+    estimator = TFEstimator(trainFn=read_all, verbose=0)
+    with pytest.raises(InputLostError, match=f"Spark could not read a file .*{file.name[:30]}") as caught:
+        estimator.fit(df)
+    assert len(str(caught.value)) < 1500
+
+
+def read_all(args, ctx):
+    feed = ctx.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(100)

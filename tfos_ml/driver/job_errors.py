@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tfos_ml import errors
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.common.packed import found_in
+from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.driver.nodes import UNKNOWN_HOST
 from tfos_ml.protocol.failure import Failure, find_failure
@@ -38,6 +39,11 @@ _MISSING_MODULE = re.compile(
 _OTHER_PYTHON = re.compile(r"Python in worker has different version")
 _FETCH = re.compile(r"FetchFailed|MetadataFetchFailed")
 _REDUCER = re.compile(r"reduceId=(\d+)")
+# The first two are of Spark 4, the others of Spark 3.5.
+_FILE = re.compile(
+    r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE_FOOTER)[.\w]*\]|Encountered error while reading file"
+    r"|FileNotFoundException: File .* does not exist|is not a Parquet file|Could not read footer for file"
+)
 _SILENT = re.compile(r"Executor heartbeat timed out")
 # Raised after the end of the daemon that forks Spark's Python workers; idle workers end with it.
 _DAEMON_ENDED = re.compile(
@@ -90,6 +96,12 @@ def typed_error(error: BaseException, spark: SparkSession) -> BaseException:
         return packed
     if _DAEMON_ENDED.search(text):
         return errors.PythonDaemonError(_NO_WORKER)
+    if _FILE.search(text) and not _FETCH.search(text):
+        return errors.InputLostError(
+            "Spark could not read a file of the DataFrame: it was deleted, replaced or damaged, perhaps after the "
+            "DataFrame was made, or its store failed. Make the DataFrame again (spark.read), and write its files again "
+            f"if they are damaged. Spark says: {redact(_line(_FILE, text))}"
+        )
     return error
 
 
