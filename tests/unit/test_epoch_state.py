@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -141,6 +143,16 @@ class TestLeafMetrics:
 
         model = fitted(metrics=["mae", keras.metrics.AUC(name="auc")], weighted_metrics=["mse"])
         assert [m.name for m in leaf_metrics(model)] == ["loss", "mae", "auc", "mse"]
+
+
+class TestInexact:
+    def test_a_metric_that_adds_up_keeps_its_value_beside_one_whose_name_ends_its_own(self, keras, fitted):
+        from tfos_ml.keras.data_parallel import PassRules
+        from tfos_ml.keras.metric_sums import MetricSums
+
+        model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="own"), keras.metrics.MeanSquaredError("my_own")])
+        two = SimpleNamespace(size=2, sum_arrays=lambda arrays: [2 * np.asarray(array) for array in arrays])
+        assert set(MetricSums(model, two, PassRules(inexact=("own",))).bring_together(0.5)) == {"own"}
 
 
 class TestAlone:

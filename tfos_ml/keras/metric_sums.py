@@ -78,6 +78,7 @@ class MetricSums:
         self.inexact: list[str] = []
         if group.size > 1:
             self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, rules)]
+        self._exact = {m.name for m in leaf_metrics(model)} - set(self.inexact)
 
     def end_pass(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
         """End a pass with the metrics of all workers; returns the logs that have to be replaced.
@@ -120,13 +121,16 @@ class MetricSums:
         averages = {}
         if self.inexact:
             results = self._model.get_metrics_result()
-            names = [k for k in results if any(re.search(rf"(^|_){re.escape(name)}$", k) for name in self.inexact)]
-            averages = self.average({name: results[name] for name in names}, weight)
+            averages = self.average({k: v for k, v in results.items() if self._is_inexact(k)}, weight)
         variables = self._variables()
         sums = self._group.sum_arrays([np.asarray(v) for v in variables])
         for variable, total in zip(variables, sums, strict=True):
             variable.assign(total)
         return averages
+
+    def _is_inexact(self, log: str) -> bool:
+        """Whether a log is the result of an inexact metric: its name, after that of an output if there are several."""
+        return log not in self._exact and any(re.search(rf"(^|_){re.escape(name)}$", log) for name in self.inexact)
 
     def average(self, values: Mapping[str, Any], weight: float) -> dict[str, float]:
         """Weighted mean over workers of named numbers."""
