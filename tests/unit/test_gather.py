@@ -88,6 +88,17 @@ def test_spark_where_one_does_not(server, monkeypatch):
     assert stage.exchanges == 3
 
 
+def test_the_driver_where_all_have_arrived_though_one_takes_long_to_start(server):
+    stage = Stage()
+    nodes = [BarrierTask(stage.task(rank), server.address) for rank in range(NODES)]
+    for node in nodes:
+        node.arrive()
+    server.all_gather._begun -= spark_task.DRIVER_SECONDS + 1  # so long its TensorFlow process takes
+    with ThreadPoolExecutor(NODES) as threads:
+        assert list(threads.map(lambda node: node.allGather("here"), nodes)) == [["here"] * NODES] * NODES
+    assert stage.exchanges == 0
+
+
 def test_spark_where_there_is_no_server():
     stage = Stage()
     assert exchange(stage, [None] * NODES, 2) == expected(2)

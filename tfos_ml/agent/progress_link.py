@@ -154,6 +154,9 @@ class ProgressLink:
             self._client.call_reliably(ReportGone(self._rank, succeeded), control_client.CALL_TIMEOUT)
         except Exception as error:
             logger.debug("Driver not reachable at the end: %s", error)
+
+    def disconnect(self) -> None:
+        """Close the connection; the last call."""
         self._client.close()
 
 

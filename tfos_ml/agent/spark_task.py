@@ -49,6 +49,10 @@ class SparkTask(Protocol):
         """Whether Spark starts this node for the first time. Always true in a barrier stage, which ends with a task."""
         return True
 
+    def arrive(self) -> None:
+        """Find out how this task will exchange messages with the others, before anything that takes long."""
+        return
+
     def allGather(self, message: str = "") -> list[str]:
         """One message of each task, by rank; blocks until all have sent theirs."""
         ...
@@ -78,19 +82,23 @@ class BarrierTask(SparkTask):
         self.rank: int = context.partitionId()
         size = len(context.getTaskInfos())
         self._exchange = DriverExchange(control, self.rank, size, LEASE_SECONDS) if control and size > 1 else None
-        self._has_gathered = False
+        self._has_arrived = False
         self.host = _host_of(context.getTaskInfos()[self.rank].address, control, is_driver_behind_nat)
         self.cpus: int = context.cpus()
         self.gpus = visible_gpus(context)
         self.attempt: int = context.attemptNumber()
 
+    def arrive(self) -> None:
+        """See :class:`SparkTask`."""
+        if not self._has_arrived and self._exchange is not None and not self._exchange.arrives(DRIVER_SECONDS):
+            self._exchange = None
+        self._has_arrived = True
+
     def allGather(self, message: str = "") -> list[str]:
         """See :class:`SparkTask`."""
         if len(self._context.getTaskInfos()) == 1:  # Spark's allGather would take a second
             return [message]
-        if not self._has_gathered and self._exchange is not None and not self._exchange.is_reached(DRIVER_SECONDS):
-            self._exchange = None  # before it knows of this node, so that it sends the others to Spark, too
-        self._has_gathered = True
+        self.arrive()
         if self._exchange is not None:
             gathered = self._exchange.gather(message, DRIVER_SECONDS)
             if gathered is not None:
@@ -186,12 +194,19 @@ class DriverExchange:
             return False
         return True
 
-    def is_reached(self, all_within: float) -> bool:
-        """Whether the driver can be reached and expects all nodes within `all_within` seconds. It records nothing."""
+    def arrives(self, all_within: float) -> bool:
+        """Whether this node reaches the driver, which expects all nodes within `all_within` seconds from the first one.
+
+        The driver records that only once this node knows that it can be reached; else the driver sends the others to
+        Spark's exchanges, too.
+        """
+        asks = GatherRound(self._rank, 0, self._size, patience=all_within)
         try:
-            return not self.client.call(GatherRound(self._rank, 0, self._size, patience=all_within)).by_spark
+            if self.client.call(asks).by_spark:
+                return False
         except pa.ArrowException:
             return False
+        return not self.client.call_reliably(structs.replace(asks, arrives=True), self._patience).by_spark
 
     def gather(self, message: str, all_within: float | None = None) -> list[str] | None:
         """One message of each node, by rank; None if Spark must carry this and all later exchanges.

@@ -128,6 +128,7 @@ class Supervisor:
         """Go through the phases up to RUN; any error becomes a ``NodeFailure`` that names the node."""
         try:
             self._check_first()
+            self._spark_task.arrive()
             seconds = self._task.lease or SUPERVISOR_TIMEOUT
             resources = self._claim.take(str(self.failure(errors.NodeLostError, FROZEN.format(seconds=seconds))))
             self._timeline.end("process")
@@ -207,8 +208,10 @@ class Supervisor:
             self._claim.log_tail()  # waits until the last lines have been passed on
             link.close()
         reported = self._claim.release(report=not succeeded)
-        if link is not None and not reported:
-            link.say_gone(succeeded=succeeded)
+        if link is not None:
+            if not reported:
+                link.say_gone(succeeded=succeeded)
+            link.disconnect()
 
 
 def unexpected(error: Exception) -> Failure:

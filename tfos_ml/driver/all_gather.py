@@ -12,14 +12,16 @@ from tfos_ml.protocol.transport import Service
 class AllGather:
     """The messages of all nodes, round by round; in the first round, each node describes itself. The caller locks.
 
-    Tasks of a barrier stage can also use Spark's exchanges, which take a second each. If not all tasks join the first
-    round in time (one may not reach this host), all of them use Spark's exchanges from then on.
+    Tasks of a barrier stage can also use Spark's exchanges, which take a second each. If not all tasks arrive in
+    time (one may not reach this host), all of them use Spark's exchanges. They may take longer to join the first round:
+    their TensorFlow processes start meanwhile.
     """
 
     def __init__(self, changed: Condition):
         self._changed = changed
         self._rounds: dict[int, dict[int, str]] = {}
         self._entered: dict[int, int] = {}
+        self._arrived: set[int] = set()  # nodes that will send their messages here
         self._begun: float | None = None
         self._by_spark = False
 
@@ -36,7 +38,9 @@ class AllGather:
         messages = self._rounds.setdefault(call.round, {})
         if call.message is not None:
             messages[call.rank] = call.message
-        if call.round == 0 and self._leaves_to_spark(len(messages) == call.size, call.patience):
+        if call.round == 0 and (call.arrives or call.message is not None):
+            self._arrived.add(call.rank)
+        if call.round == 0 and self._leaves_to_spark(len(self._arrived) == call.size, call.patience):
             return Gathered(None, by_spark=True)
         if len(messages) < call.size:
             return Gathered(None)

@@ -23,6 +23,7 @@ from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
 from tfos_ml.driver.slots import Slots
 from tfos_ml.driver.spark_job import SparkJob
+from tfos_ml.driver.wait_notice import WaitNotice
 from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint
@@ -31,7 +32,7 @@ from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.mailbox import mailbox_of
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.position import Position
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, WaitNotice
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -49,6 +49,8 @@ def inferring(data: Any, spec: FeedSpec, results: str) -> Any:
     from pyspark.sql.types import StructType
 
     added = struct_of(results)
+    if not added.fields:
+        raise errors.ParamError("schema: it has no columns for the results. Got: ''. Use 'prediction double' or so.")
     twice = sorted(set(added.names) & set(data.columns))
     if twice:
         raise errors.ParamError(f"schema: the DataFrame has columns {twice} already. Choose other names for results.")

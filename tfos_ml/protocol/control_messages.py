@@ -174,13 +174,17 @@ class Gathered(Struct, frozen=True):
 
 
 class GatherRound(Request[Gathered], frozen=True):
-    """A node's message in an exchange of all nodes; without a message, it only asks for those of the others."""
+    """A node's message in an exchange of all nodes; without a message, it only asks for those of the others.
+
+    With `arrives` it says, once for the first exchange, that it will send its message to the driver.
+    """
 
     rank: int
     round: int
     size: int
     message: str | None = None
-    patience: float | None = None  # seconds for all to come, in the first exchange of nodes that could do with Spark's
+    patience: float | None = None  # seconds for all to arrive; None if Spark cannot carry the exchange instead
+    arrives: bool = False
 
 
 # Which rows count

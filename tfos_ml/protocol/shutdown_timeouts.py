@@ -7,19 +7,14 @@ any node works. An evaluator may evaluate the trained model once more.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import NodeEndedWarning
 from tfos_ml.protocol.failure import Failure
 
-if TYPE_CHECKING:
-    from tfos_ml.protocol.control_messages import NodeProgress
-
-logger = logging.getLogger(__name__)
 LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
 LEASE_SECONDS = 60.0
 """How long driver and nodes wait for a sign of life of each other, by default.
@@ -28,7 +23,6 @@ It is longer than pauses of healthy programs (garbage collection, a debugger). I
 ``spark.network.timeout`` of 120 s, so that Spark still has the tasks when the run is given up."""
 WORKER_SETTING = "spark.tfos_ml.workerGrace"
 EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"
-NOTICE_SECONDS = 5.0
 IDLE_SETTING = "spark.tfos_ml.idleSeconds"
 IDLE_SECONDS = 300.0
 
@@ -101,18 +95,3 @@ def warn_of_ended(reports: Iterable[Mapping[str, Any]]) -> None:
     for report in reports:
         if report.get("ended_at_work"):
             warn(report["ended_at_work"], NodeEndedWarning)
-
-
-class WaitNotice:
-    """Says once which nodes the run waits for after the chief has ended."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def update(self, progress: Mapping[int, NodeProgress]) -> None:
-        """Take up the latest state of each node."""
-        waiting = [known.works_on for known in progress.values() if known.works_on is not None]
-        if waiting and not self._said and max(node.seconds for node in waiting) > NOTICE_SECONDS:
-            self._said = True
-            labels = ", ".join(node.label for node in waiting)
-            logger.warning("The chief has ended. Waiting for %s to return, at most %g s", labels, waiting[0].limit)

@@ -10,8 +10,9 @@ from typing import Any
 from tfos_ml import errors
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
+from tfos_ml.driver.wait_notice import WaitNotice
 from tfos_ml.protocol.control_messages import Ending
-from tfos_ml.protocol.shutdown_timeouts import Limit, WaitNotice
+from tfos_ml.protocol.shutdown_timeouts import Limit
 
 STREAM_SECONDS = 0.5
 
