@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from conftest import wait_until
 
 from tfos_ml import errors
 from tfos_ml.agent import row_receiver
@@ -222,3 +223,24 @@ def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, 
         with pytest.raises(flight.FlightServerError, match=said):
             writer.close()
         stops.join()
+
+
+@pytest.mark.timeout(60)
+def test_a_node_that_ends_waits_for_no_task_that_waits_for_room(node, tmp_path, monkeypatch):
+    """Red before: as long as the server waits for its calls, here for ever. The rows do not count as unwanted."""
+    monkeypatch.setattr(transport, "CLOSE_TIMEOUT", 3600.0)
+    monkeypatch.setattr(row_receiver, "WINDOW_BYTES", 0)
+    receiver = RowReceiver(
+        spool.SpoolDirectories(None, tmp_path),
+        lambda message: None,
+        lambda it: RowServer(it, "127.0.0.1", TOKEN, node.claims),
+    )
+    receiver.start()
+    descriptor = command(PutPartition(1, 0, "task", "input", 1, 60.0))
+    with connect(receiver.location, TOKEN) as client:
+        writer, _ = client.do_put(descriptor, blocks.MESSAGE_SCHEMA, flight.FlightCallOptions(timeout=50))
+        writer.write_batch(blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
+        assert wait_until(lambda: receiver._held_up, 20)
+        receiver.stop()
+        with pytest.raises(flight.FlightUnavailableError, match="the node ends"):
+            writer.close()

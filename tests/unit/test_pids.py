@@ -115,6 +115,12 @@ GUARDIAN = {
     "end": "g.finish(report=False)",
 }
 
+OF_A_FORK_SERVER = {  # which has waited for the first process before the reaper hears of it
+    "take": "from tfos_ml.agent import reaper; from tfos_ml.common.pids import start_ticks; g = reaper.Reaper('m')"
+    + f"; started = start_ticks(first.pid); {OTHER_TICK}",
+    "end": "g.guard(pid=first.pid, started=started); g.finish(report=False)",
+}
+
 
 def in_own_pids(program):
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", program]
@@ -126,8 +132,8 @@ def in_own_pids(program):
 
 @pytest.mark.parametrize(
     "parts",
-    [{"setup": "", **HANDLE}, OLD_HANDLE, {"setup": "", **GUARDIAN}],
-    ids=["handle", "handle of an old kernel", "guardian"],
+    [{"setup": "", **HANDLE}, OLD_HANDLE, {"setup": "", **GUARDIAN}, {"setup": "", **OF_A_FORK_SERVER}],
+    ids=["handle", "handle of an old kernel", "guardian", "of a fork server"],
 )
 def test_process_that_was_given_the_pid_of_another_lives_on(parts):
     assert in_own_pids(REUSED.format(**parts)) == "lives\n"
