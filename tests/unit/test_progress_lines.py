@@ -49,6 +49,32 @@ def test_on_a_terminal_is_one_bar(capsys, monkeypatch, shares_terminal):
     assert shown.count("\n") == (2 if shares_terminal else 1)
 
 
+def test_into_a_pipe_a_line_replaces_the_bar_of_spark(capsys):
+    show_two_epochs(shares_terminal=True)
+    for line in capsys.readouterr().err.rstrip("\n").split("\n"):
+        start, blank, shown = line.split("\r")
+        assert (start, blank) == ("", " " * 80)
+        assert shown.startswith("Epoch ")
+
+
+@pytest.mark.parametrize(
+    ("epochs", "restored", "told"),
+    [
+        (20, None, "Stopped early after epoch 2 of 20."),
+        (20, 0, "Stopped early after epoch 2 of 20. The model has the weights of epoch 1."),
+        (2, 0, "The model has the weights of epoch 1."),
+        (2, 1, None),
+        (2, None, None),
+    ],
+)
+def test_the_end_is_told_if_it_is_not_the_last_epoch(capsys, epochs, restored, told):
+    with Progress(1, epochs) as progress:
+        progress.begin(1)
+        progress.update(PROGRESS, [report(0), report(1)])
+        progress.tell_end(restored)
+    assert capsys.readouterr().err.splitlines()[2:] == ([told] if told else [])
+
+
 def last_of_bar(shown):
     return shown.rstrip().rpartition("\r")[2]
 
@@ -56,7 +82,7 @@ def last_of_bar(shown):
 def test_a_finished_bar_says_nothing_of_steps(capsys, monkeypatch):
     be_terminal(monkeypatch)
     show_two_epochs()
-    assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, rows=100, loss=0.5\]", last_of_bar(capsys.readouterr().err))
+    assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, loss=0.5\]", last_of_bar(capsys.readouterr().err))
 
 
 def test_a_training_that_stopped_early_ends_at_its_last_epoch(capsys, monkeypatch):
@@ -77,7 +103,7 @@ def test_a_failed_bar_says_where_it_was(capsys, monkeypatch):
     with pytest.raises(RuntimeError):
         fail_in_the_second_epoch()
     last = last_of_bar(capsys.readouterr().err)
-    assert re.fullmatch(r"Failed \S+ +1/2 epochs \[00:00, rows=100, step=3/7, loss=0.5\]", last)
+    assert re.fullmatch(r"Failed \S+ +1/2 epochs \[00:00, step=3/7, loss=0.5\]", last)
 
 
 @pytest.mark.slow
@@ -88,6 +114,6 @@ def test_in_a_notebook_curves_grow_below_the_bar():
     nbclient = pytest.importorskip("nbclient")
     nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
     (shown,) = [output.data for output in notebook.cells[0].outputs]
-    assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, rows=100, loss=0.5\]", shown["text/plain"])
+    assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, loss=0.5\]", shown["text/plain"])
     assert shown["text/plain"] in shown["text/html"]
     assert shown["text/html"].count("<polyline") == 1

@@ -7,7 +7,10 @@ Features are detected, because platforms number Spark versions themselves. ``arr
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.sessions import is_connect
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _UNSIGNED = 0xFFFFFFFF
+_warnings_lock = Lock()  # the filters of Python's warnings are the same in all threads
 
 
 def repartition_by_id(df: DataFrame, partitions: int, number: Column) -> DataFrame:
@@ -57,8 +61,23 @@ def _rotated(value: int, bits: int) -> int:
     return (value << bits | value >> 32 - bits) & _UNSIGNED
 
 
-def map_in_arrow(df: DataFrame, function: Callable[..., Any], schema: str, *, barrier: bool, profile: Any) -> Any:
+def map_in_arrow(
+    df: DataFrame, function: Callable[..., Any], schema: Any, *, barrier: bool = False, profile: Any = None
+) -> Any:
     """What ``DataFrame.mapInArrow`` returns; with a resource profile it may be an RDD of its rows."""
+    with without_pandas_notice():
+        return _mapped(df, function, schema, barrier, profile)
+
+
+@contextmanager
+def without_pandas_notice() -> Iterator[None]:
+    """Within it, PySpark does not warn that pandas 3 is too new for it: nothing here uses pandas."""
+    with _warnings_lock, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
+
+
+def _mapped(df: DataFrame, function: Callable[..., Any], schema: Any, barrier: bool, profile: Any) -> Any:
     if profile is None:
         return df.mapInArrow(function, schema, barrier=barrier)
     if is_connect(df.sparkSession):

@@ -15,7 +15,7 @@ from tfos_ml.agent.feed_task import (
     infer_batches,
     infer_elements,
 )
-from tfos_ml.common.spark_api import struct_of
+from tfos_ml.common.spark_api import map_in_arrow, struct_of
 from tfos_ml.data import schema
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def feeding(data: Any, spec: FeedSpec) -> Callable[[], dict[int, int | None]]:
     Raises ``ParamError`` if `data` is neither RDD nor DataFrame, ``ColumnTypeError`` if no tensor can hold a column.
     """
     if is_dataframe(data):
-        frames = _feedable(data).mapInArrow(partial(feed_batches, spec), FED_SCHEMA)
+        frames = map_in_arrow(_feedable(data), partial(feed_batches, spec), FED_SCHEMA)
         return lambda: {row.partition: row.rows for row in frames.collect()}
     _check_rdd(data)
     counts = data.mapPartitionsWithIndex(partial(feed_elements, spec))
@@ -56,7 +56,7 @@ def inferring(data: Any, spec: FeedSpec, results: str) -> Any:
         raise errors.ParamError(f"schema: the DataFrame has columns {twice} already. Choose other names for results.")
     _feedable(data)  # for its checks
     whole = StructType([*data.schema.fields, *added.fields])
-    return data.mapInArrow(partial(infer_batches, spec, to_arrow_schema(added)), whole)
+    return map_in_arrow(data, partial(infer_batches, spec, to_arrow_schema(added)), whole)
 
 
 def _feedable(df: DataFrame) -> DataFrame:

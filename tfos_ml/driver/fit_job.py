@@ -81,6 +81,8 @@ def launch(
 
     with progress:
         result = _Attempts(begin, size, policy).run(tasks, driver_program)
+        chief = next(report for report in result.reports if report["chief"])
+        progress.tell_end(chief.get("restored_epoch"))
     return replace(result, check_seconds=checked)
 
 

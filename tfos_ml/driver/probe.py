@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.interpreter import use_own_python
 from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.preflight import registered_slots
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError
@@ -116,7 +117,7 @@ def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str
     _, look_and_prepare = _functions()
     look = partial(look_and_prepare, NEEDED, preparation)
     # The same kind of job as that of the nodes, so that it warms up the right Python workers; RDDs use others.
-    looks = spark.range(0, tasks, 1, tasks).repartition(tasks).mapInArrow(look, "found string")
+    looks = map_in_arrow(spark.range(0, tasks, 1, tasks).repartition(tasks), look, "found string")
     job = _start_job(spark, lambda: [row.found for row in looks.collect()])
     try:
         yield

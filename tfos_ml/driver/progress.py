@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tfos_ml.driver.control_server import ControlServer
 
-CLEAR_LINE = "\r\x1b[2K"
+CLEAR_LINE, SPARKS_BAR = "\r\x1b[2K", "\r" + 80 * " " + "\r"  # the second where nothing knows escapes: files, consoles
 SHOWN_SECONDS = 0.2
 BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
 
@@ -38,10 +38,11 @@ class Progress:
         self._nodes, self._count = 0, ""
         self._attempt = 0
         self._reported_by: dict[tuple[str, int], int] = {}  # attempts by label and epoch; later ones report it again
-        self._rows: dict[str, str] = {}
         self._metrics: dict[str, str] = {}
         self._said: set[str] = set()
         self._bar: Any = None
+        self._shares_terminal = shares_terminal
+        self._last_epoch = 0
         self._history: dict[str, dict[int, float]] = {}
         if verbose == 1:
             from tfos_ml.driver.notebook_bar import NotebookBar, is_notebook
@@ -69,9 +70,10 @@ class Progress:
                 self._show_report(report)
         if self._bar is not None and progress:
             self._bar.set_description_str(self._stage(progress), refresh=False)
-            self._rows = {"rows": f"{sum(known.rows for known in progress.values()):,}"}
-            step = {"step": f"{at.step:,}/{at.steps:,}"} if (at := _position(progress)) else {}
-            self._bar.set_postfix({**self._rows, **step, **self._metrics}, refresh=True)
+            at = _position(progress)
+            rows = {} if at or self._metrics else {"rows": f"{sum(known.rows for known in progress.values()):,}"}
+            step = {"step": f"{at.step:,}/{at.steps:,}"} if at else {}
+            self._bar.set_postfix({**rows, **step, **self._metrics}, refresh=True)
 
     def _is_new(self, report: Mapping[str, Any]) -> bool:
         """Whether no earlier attempt has reported the same epoch."""
@@ -94,11 +96,21 @@ class Progress:
                 self._print(line)
 
     def _print(self, line: str) -> None:
-        """Write a line to stdout; or, in place of a bar, to stderr, where it replaces a bar that Spark has drawn."""
+        """Write a line to stdout; or, in place of a bar, to stderr. It replaces a bar that Spark has drawn."""
         if self._verbose == 2:
-            print(line, flush=True)
+            print((CLEAR_LINE if sys.stdout.isatty() and self._shares_terminal else "") + line, flush=True)
         else:
-            print(CLEAR_LINE + line if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+            print(_line_start(self._shares_terminal) + line, file=sys.stderr, flush=True)
+
+    def tell_end(self, restored: int | None) -> None:
+        """Show that the training has stopped early, and the epoch, from 0, whose weights it has restored."""
+        last, told = self._last_epoch, []
+        if 0 < last < self._epochs:
+            told.append(f"Stopped early after epoch {last} of {self._epochs}.")
+        if last and restored is not None and restored + 1 != last:
+            told.append(f"The model has the weights of epoch {restored + 1}.")
+        if told:
+            self.write([" ".join(told)])
 
     def _stage(self, progress: Mapping[int, NodeProgress]) -> str:
         if _position(progress) or (self._metrics and self._attempt == 1):
@@ -113,6 +125,7 @@ class Progress:
         epoch = report["epoch"]
         if epoch is None:
             return
+        self._last_epoch = max(self._last_epoch, epoch + 1)
         if self._bar is not None:
             self._bar.n = max(self._bar.n, min(self._epochs, epoch + 1))
             self._draw_curves(report)
@@ -138,13 +151,20 @@ class Progress:
         self._bar.set_description_str("Failed" if kind else "Trained", refresh=False)
         if not kind:
             self._bar.n = self._bar.n or self._epochs  # fewer if the training stopped early
-            self._bar.set_postfix({**self._rows, **self._metrics}, refresh=False)
+            self._bar.set_postfix(self._metrics, refresh=False)
         self._bar.refresh()
         self._bar.close()
 
 
 def _position(progress: Mapping[int, NodeProgress]) -> Position | None:
     return next((known.trained for known in progress.values() if known.trained), None)
+
+
+def _line_start(shares_terminal: bool) -> str:
+    """What removes a bar of Spark's from the line that stderr is on."""
+    if sys.stderr.isatty():
+        return CLEAR_LINE
+    return SPARKS_BAR if shares_terminal else ""
 
 
 def draws_stages(spark: SparkSession) -> bool:

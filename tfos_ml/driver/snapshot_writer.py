@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.common.spark_api import repartition_by_id
+from tfos_ml.common.spark_api import map_in_arrow, repartition_by_id
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.order import PARTITION_SHIFT, Int64s, round_robin_number
 from tfos_ml.data.packed_lists import pack, slices
@@ -66,7 +66,7 @@ def pack_lists(rows: DataFrame, columns: Sequence[StoredColumn]) -> DataFrame:
         StructField(field.name, _packed_type(field.dataType) if field.name in packed else field.dataType)
         for field in rows.schema.fields
     ]
-    return rows.mapInArrow(partial(_pack, packed), StructType(fields))
+    return map_in_arrow(rows, partial(_pack, packed), StructType(fields))
 
 
 def _pack(packed: Set[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

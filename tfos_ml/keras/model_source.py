@@ -264,7 +264,12 @@ def save_instance(model: Any) -> bytes:
     with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
         path = os.path.join(directory, "model.keras")
         try:
-            with keras_privates.with_vocabularies_in_config(model), keras_privates.with_unmerged_adapters(model):
+            with (
+                keras_privates.with_vocabularies_in_config(model),
+                keras_privates.with_unmerged_adapters(model),
+                warnings.catch_warnings(),
+            ):
+                warnings.filterwarnings("ignore", ".*saving a model that has not yet been built")  # nodes build it
                 model.save(path)
         except Exception as error:
             raise ModelError(

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -337,9 +337,16 @@ class _Training:
                 "epoch_seconds": [round(s, 4) for s in self._seconds],
                 "tracing_seconds": round(self._tracing_seconds, 4),  # of the first epoch's
                 "warnings": self._notices,
+                "restored_epoch": restored_epoch(self._task.callbacks),
                 "rows_per_second": round(len(self._data.train) * len(self._seconds) / spent, 1) if spent else 0.0,
             }
         )
+
+
+def restored_epoch(callbacks: Sequence[keras.callbacks.Callback]) -> int | None:
+    """The epoch whose weights an ``EarlyStopping`` has restored at the end of the training; None if none has."""
+    stops = [c for c in callbacks if isinstance(c, keras.callbacks.EarlyStopping) and c.restore_best_weights]
+    return next((int(c.best_epoch) for c in stops if c.best_weights is not None), None)
 
 
 def pass_counter(data: TrainingData, stream: str) -> PassCounter:

@@ -44,6 +44,9 @@ class TrainingSummary:
     attempts : list of dict
         The attempts of the fit, in order: how many ``nodes`` it had; its last checkpoint known to the driver, ``epoch``
         (completed) and ``step`` of the next one, or None; why it ``ended``, empty for the last; and its ``seconds``.
+    restoredEpoch : int or None
+        The epoch, counted from 0, whose weights the model has, if ``EarlyStopping(restore_best_weights=True)`` of a
+        KerasEstimator has restored them.
     snapshot : dict or None
         With ``cacheDir``: how many rows the snapshot has, when and by which application it was written, and whether by
         this fit (``is_new``).
@@ -67,6 +70,7 @@ class TrainingSummary:
     timeline: dict[str, float] = dataclasses.field(default_factory=dict)
     attempts: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     snapshot: dict[str, Any] | None = None
+    restoredEpoch: int | None = None
 
     @classmethod
     def _of_run(cls, result: RunResult, history: dict[str, list[float]]) -> TrainingSummary:
@@ -83,6 +87,7 @@ class TrainingSummary:
             epochSeconds=chief.get("epoch_seconds", []),
             warnings=chief.get("warnings", []),
             attempts=[attempt.facts() for attempt in result.attempts],
+            restoredEpoch=chief.get("restored_epoch"),
         )
 
     @classmethod
@@ -91,7 +96,8 @@ class TrainingSummary:
         return cls(**{name: value for name, value in saved.items() if name in names})
 
     def _table(self) -> dict[str, str]:
-        """What a reader sees first, by name."""
+        """What a reader sees first, by name; metrics are those of the epoch whose weights the model has."""
+        epochs = max(map(len, self.history.values()), default=0)
         entries = {
             "rows": f"{self.rows:,}",
             "validationRows": f"{self.validationRows:,}" if self.validationRows else "",
@@ -99,12 +105,16 @@ class TrainingSummary:
             "seconds": f"{self.seconds:.1f}",
             "nodes": str(len(self.nodes)),
             "attempts": _attempts(self.attempts) if len(self.attempts) > 1 else "",
-            "epochs": str(max(map(len, self.history.values()), default=0)),
+            "epochs": str(epochs),
             "steps": "" if self.steps is None else f"{self.steps:,}",
-            **{name: f"{values[-1]:.4g}" for name, values in self.history.items() if values},
+            "restoredEpoch": "" if self.restoredEpoch in (None, epochs - 1) else f"{self.restoredEpoch}",
+            **{name: f"{self._of_model(values):.4g}" for name, values in self.history.items() if values},
             "warnings": str(len(self.warnings)) if self.warnings else "",
         }
         return {name: text for name, text in entries.items() if text}
+
+    def _of_model(self, values: list[float]) -> float:
+        return values[-1 if self.restoredEpoch is None or self.restoredEpoch >= len(values) else self.restoredEpoch]
 
     def __repr__(self) -> str:
         return f"TrainingSummary({', '.join(f'{name}={text}' for name, text in self._table().items())})"

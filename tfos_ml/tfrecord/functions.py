@@ -17,7 +17,7 @@ from tfos_ml.common.hadoop import store_settings
 from tfos_ml.common.interpreter import use_own_python
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.common.spark_api import register_data_source, struct_of
+from tfos_ml.common.spark_api import map_in_arrow, register_data_source, struct_of
 from tfos_ml.errors import ClusterConfigError, DestinationError, ParamError, TfosMlError
 from tfos_ml.tfrecord.commit import APPEND, ERROR, IGNORE, OVERWRITE, abandon, commit, prepare
 from tfos_ml.tfrecord.options import Options, parsed
@@ -135,7 +135,7 @@ def write(df: DataFrame, destination: Destination) -> None:
 
     use_own_python(df.sparkSession)
     try:
-        reports = [json.loads(row.written) for row in df.mapInArrow(run_task, "written string").collect()]
+        reports = [json.loads(row.written) for row in map_in_arrow(df, run_task, "written string").collect()]
         for report in reports:
             if "error" in report:
                 raise getattr(errors, report["error"])(report["message"])
@@ -210,7 +210,7 @@ def read(spark: SparkSession, plan: ReadPlan) -> DataFrame:
 
     tasks = len(plan.tasks)
     use_own_python(spark)
-    return spark.range(0, tasks, 1, max(tasks, 1)).mapInArrow(run_task, plan.schema)
+    return map_in_arrow(spark.range(0, tasks, 1, max(tasks, 1)), run_task, plan.schema)
 
 
 def infer_schema(path: str | Sequence[str], binary_features: Collection[str] = (), **options: Any) -> StructType:
