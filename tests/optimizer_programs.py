@@ -132,6 +132,25 @@ def of_a_part():
     return model
 
 
+def every_other_step():
+    """As the generator of a GAN: the second layer learns in every second step only."""
+    import keras
+    import tensorflow as tf
+
+    def apply(model, grads):
+        def second():
+            model.kept[1].apply(grads[2:], model.trainable_variables[2:])
+            return 0
+
+        model.kept[0].apply(grads[:2], model.trainable_variables[:2])
+        tf.cond(model.at.assign_add(1) % 2 == 0, second, lambda: 0)
+
+    model = own_step(apply)
+    model.kept = {0: keras.optimizers.Adam(0.05), 1: keras.optimizers.Adam(0.02)}
+    model.at = tf.Variable(0, trainable=False)
+    return model
+
+
 def gathered():
     """Applies the mean of the gradients of every three steps, which it gathers in variables of TensorFlow."""
     import keras
@@ -283,6 +302,7 @@ OPTIMIZERS = {
     "of_the_module": (numbers, of_the_module),
     "one_for_each_layer": (numbers, one_for_each_layer),
     "of_a_part": (numbers, of_a_part),
+    "every_other_step": (numbers, every_other_step),
     "gathered": (numbers, gathered),
     "by_hand": (numbers, by_hand),
     "looking_ahead": (numbers, looking_ahead),

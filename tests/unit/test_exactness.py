@@ -32,6 +32,7 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "stopping_within",  # a subclass of EarlyStopping that stops within an epoch
     "rate_by_loss",  # a callback that decides by the logs of a batch
     "of_the_module",  # optimizers and a network that no model keeps
+    "every_other_step",  # an exchange in a branch, which keeps its place among the others
     "gathered",  # variables of TensorFlow's that only a step knows
     "thaw",  # a callback that compiles the model again
 ]

@@ -44,7 +44,7 @@ class WorkerGroup:
         self._timeout = timeout
         self._communication = communication
         self._peers = peers
-        self._last: tf.Tensor | None = None  # result of the latest exchange in the graph being built
+        self._exchanges: tf.Variable | None = None  # counts them, so that TensorFlow keeps their order
 
     @classmethod
     def start(
@@ -134,13 +134,31 @@ class WorkerGroup:
         )
 
     def _in_order(self, call: Callable[[Array], Array], value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-        """Run an exchange after all earlier ones; without this, TensorFlow would run whichever is ready."""
+        """Run an exchange in the order of the program."""
         if tf.executing_eagerly():
             return tf.constant(call(value.numpy()))
-        before = self._last if self._last is not None and self._last.graph is value.graph else None
-        with tf.control_dependencies([] if before is None else [before]):
-            self._last = tf.numpy_function(call, [value], value.dtype)
-        return tf.ensure_shape(self._last, shape)
+        with self._one_after_another() as done:
+            result = tf.numpy_function(call, [value], value.dtype)
+            done(result)
+        return tf.ensure_shape(result, shape)
+
+    @contextlib.contextmanager
+    def _one_after_another(self) -> Iterator[Callable[[tf.Tensor], None]]:
+        """Around an exchange in a function; yields what to call with its result.
+
+        TensorFlow would run whichever exchange is ready. But what assigns one variable, also in a branch of ``tf.cond``,
+        runs in the order of the program.
+        """
+        if self._exchanges is None:
+            with tf.init_scope():
+                self._exchanges = tf.Variable(0, dtype=tf.int64, trainable=False)
+        with tf.control_dependencies([self._exchanges.assign_add(1)]):
+            yield self._note_exchange
+
+    def _note_exchange(self, result: tf.Tensor) -> None:
+        assert self._exchanges is not None
+        with tf.control_dependencies([result]):
+            self._exchanges.assign_add(1)
 
     def _all_gather(self, value: tf.Tensor, instance_key: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.CollectiveGatherV2(
@@ -226,10 +244,9 @@ class WorkerGroup:
         def exchange(*own: Array) -> list[Array]:
             return form.join(own, peers.all_gather)
 
-        before = self._last if self._last is not None and self._last.graph is arrays[0].graph else None
-        with tf.control_dependencies([] if before is None else [before]):
+        with self._one_after_another() as done:
             joined = tf.numpy_function(exchange, arrays, [tf.int64, *(a.dtype for a in arrays)])
-        self._last = joined[0]
+            done(joined[0])
         return form.unpacked(joined)
 
     def _gather_slices(
