@@ -14,7 +14,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
 
-import mistakes
+import mistakes  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
 BEFORE_ANY_JOB = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]

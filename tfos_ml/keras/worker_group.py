@@ -146,7 +146,7 @@ class WorkerGroup:
     def _one_after_another(self) -> Iterator[Callable[[tf.Tensor], None]]:
         """Around an exchange in a function; yields what to call with its result.
 
-        TensorFlow would run whichever exchange is ready. But what assigns one variable, also in a branch of ``tf.cond``,
+        TensorFlow would run whichever exchange is ready. But what assigns one variable, in a branch, too,
         runs in the order of the program.
         """
         if self._exchanges is None:
