@@ -23,7 +23,7 @@ def fit_settings(model: Any, class_weight: Mapping[int, float], callbacks: Mappi
         kind = type(layer).__name__
         for name, value in _config(layer).items():
             is_short = isinstance(value, bool | int | float | str) or name.endswith("regularizer")
-            if is_short and name != "trainable":
+            if is_short and name not in ("seed", "trainable"):  # Keras makes seeds up
                 settings[f"{name} of {kind} {numbers[kind]}"] = _text(value)
         numbers[kind] += 1
     for key, callback in callbacks.items():
