@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-sys.path.insert(0, str(DOCS))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import mistakes  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
 BEFORE_ANY_JOB = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]
 ON_NODES = ["train_function_raises", "train_function_exits"]
+PAGE = Path(mistakes.__file__).parent / "reference" / "mistakes.rst"
 OFTEN = {*ON_NODES, "several_inputs", "custom_layer", "lock_in_model_function", "misspelled_param"}
 
 
@@ -56,11 +56,9 @@ def test_a_mistake_is_a_typed_error_of_few_lines_and_soon(outcomes, name):
 
 @pytest.mark.parametrize("name", map(named, [*BEFORE_ANY_JOB, *ON_NODES]))
 def test_the_page_shows_the_message_of_today(outcomes, name):
-    page = (DOCS / "reference" / "mistakes.rst").read_text()
-
     message = mistakes.message(outcomes[name])
 
-    assert without_numbers(message) in without_numbers(page), "run: python docs/mistakes.py"
+    assert without_numbers(message) in without_numbers(PAGE.read_text()), "run: python docs/mistakes.py"
 
 
 def without_numbers(text):
