@@ -79,8 +79,9 @@ lint: install
 	$(BIN)/lint-imports
 
 # The pages, in build/docs; warnings are errors, links are followed, and the examples of docstrings are run.
+# All are read anew (-E): the search of Sphinx forgets index entries of pages that it does not read again.
 docs: install
-	$(BIN)/sphinx-build -W --keep-going -q -b html docs build/docs
+	$(BIN)/sphinx-build -E -W --keep-going -q -b html docs build/docs
 	$(BIN)/python -m pytest -q -m 'chaos or not chaos' tests/unit/test_docs.py
 	$(BIN)/sphinx-build -W --keep-going -q -b doctest docs build/doctest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from tfos_ml.common.version import __version__  # noqa: E402
 
 project, author, copyright = "tfos_ml", "The tfos_ml developers", "The tfos_ml developers"
 release = version = __version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest", "sphinx_copybutton"]
-exclude_patterns = ["matrix"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest", "sphinx_copybutton", "myst_nb"]
+exclude_patterns = ["matrix", "**.ipynb_checkpoints"]
+nb_execution_mode = "off"  # notebooks are kept with their outputs
+nb_merge_streams = True
 nitpicky = False
 root_doc = "index"
+toc_object_entries_show_parents = "hide"
 highlight_language = "none"  # of blocks that do not say
 
 napoleon_google_docstring = False
@@ -59,6 +63,28 @@ REPOSITORY = "https://github.com/tfos-ml/tfos_ml"
 SOURCE = f"{REPOSITORY}/blob/main/"
 
 
+NOTEBOOKS = Path(__file__).parent / "notebooks"  # copies: Sphinx reads files below docs/ only
+COPIED = {"contributing": "CONTRIBUTING.rst"}  # pages that are files elsewhere
+
+
+def copy_notebooks() -> None:
+    """Copy the notebooks with their times, so that Sphinx reads again only those that have changed."""
+    shutil.rmtree(NOTEBOOKS, ignore_errors=True)
+    NOTEBOOKS.mkdir()
+    for notebook in (ROOT / "notebooks").glob("*.ipynb"):
+        shutil.copy2(notebook, NOTEBOOKS)
+
+
+copy_notebooks()
+
+
+def source_of(page: str) -> str:
+    """The file in the repository that a page is made of."""
+    if page in COPIED:
+        return COPIED[page]
+    return f"{page}.ipynb" if page.startswith("notebooks/") else f"docs/{page}.rst"
+
+
 def versions(changelog: str) -> list[tuple[str, bool]]:
     """Versions in the changelog, the newest first, and whether each has been released."""
     headings = re.findall(r"^(\d+\.\d+\.\d+)(?: \((.*)\))?\n-+$", changelog, re.MULTILINE)
@@ -87,22 +113,31 @@ def resolve_file_links(app: Any, doctree: Any, docname: str) -> None:
     """Links to files of the repository lead to the page that is made of the file, or to the repository."""
     from docutils import nodes
 
+    pages = {source_of(page): page for page in app.env.found_docs}
     for node in doctree.findall(nodes.reference):
         link, _, fragment = node.get("refuri", "").partition("#")
         if not link or "://" in link or link.startswith("mailto:") or node.get("internal"):
             continue
-        path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(docname), link))
-        page = os.path.splitext(posixpath.relpath(path, "docs"))[0]
-        if path.endswith(".rst") and page in app.env.found_docs:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source_of(docname)), link))
+        page = pages.get(path)
+        if page is not None:
             link = app.builder.get_relative_uri(docname, page)
         elif (ROOT / path).exists():
             link = SOURCE + path
         else:
-            raise ValueError(f"docs/{docname}.rst links to {link}, which is not there")
+            raise ValueError(f"{source_of(docname)} links to {link}, which is not there")
         node["refuri"] = link + (f"#{fragment}" if fragment else "")
+
+
+def link_to_source(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Links "View" and "Edit" lead to the file in the repository that the page is made of."""
+    if page in COPIED or page.startswith("notebooks/"):
+        context["theme_source_view_link"] = SOURCE + source_of(page)
+        context["theme_source_edit_link"] = f"{REPOSITORY}/edit/main/{source_of(page)}"
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", without_params, priority=400)  # before napoleon
     app.connect("doctree-resolved", resolve_file_links)
+    app.connect("html-page-context", link_to_source)
