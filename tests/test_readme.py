@@ -31,6 +31,7 @@ PAGES = {  # in the order in which their programs run, in one session
 PLATFORMS = [path.read_text() for path in sorted((ROOT / "docs" / "platforms").glob("*.rst"))]
 FIRST = ["README.rst", "docs/howto/install.rst", "docs/howto/tfcluster.rst"]
 RUN_ELSEWHERE = {
+    "docs/index.rst",  # the README's: test_docs.py
     "docs/howto/answers.rst",  # test_answers.py
     "docs/howto/embeddings.rst",  # with networks that are not pretrained: e2e/test_embeddings.py
     "docs/howto/migrate_tensorflowonspark.rst",  # programs before and after: e2e/test_compat_flows.py, differential/

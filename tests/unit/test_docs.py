@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
+from operator import attrgetter
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from docutils.core import publish_doctree
 from docutils.nodes import system_message
+
+import tfos_ml
+from tfos_ml.tuning import OptunaSearch
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +93,6 @@ def test_pages_outside_of_the_site_are_well_formed(page):
 
 @of_the_site
 def test_all_public_names_are_described(site):
-    import tfos_ml
     from tfos_ml import errors
 
     pages = "".join(path.read_text() for path in (site / "reference").glob("*.html"))
@@ -95,6 +100,80 @@ def test_all_public_names_are_described(site):
     own = [name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__]
     names += [f"tfos_ml.errors.{name}" for name in own if not name.startswith("_")]
     assert [name for name in names if f'id="{name}"' not in pages] == []
+
+
+STAGES = {
+    "KerasEstimator": ["fit", "save", "load", "setParams", "copy"],
+    "TFEstimator": ["fit", "save", "load", "setParams", "copy"],
+    "TFModel": ["transform", "evaluate", "predict", "save", "load", "setParams", "copy"],
+    "tuning.OptunaSearch": ["fit", "save", "load", "setParams", "copy"],
+    "tuning.OptunaSearchModel": ["transform", "save", "load", "copy"],
+}
+
+
+@of_the_site
+@pytest.mark.parametrize(("stage", "methods"), STAGES.items())
+def test_methods_of_a_stage_are_on_the_page_of_the_api_with_the_parameters_that_they_have(site, stage, methods):
+    page = (site / "reference" / "api.html").read_text()
+    for name in methods:
+        signature = re.search(rf'<dt [^>]*id="tfos_ml\.{stage}\.{name}">(.*?)</dt>', page, re.DOTALL)
+        assert signature, name
+        method = attrgetter(f"{stage}.{name}")(tfos_ml)
+        shown = re.findall(
+            r'<em class="sig-param">(?:<span class="o">.*?</span>)*<span class="n">.*?>(\w+)<', signature[1]
+        )
+        own = {"params"} if name == "setParams" else {*inspect.signature(method).parameters} - {"self"}
+        assert set(shown) == own, name
+
+
+@of_the_site
+def test_each_param_and_argument_has_a_place_of_its_own_that_index_and_search_know(site):
+    page, index = (site / "reference" / "params.html").read_text(), (site / "genindex.html").read_text()
+    search = json.loads((site / "searchindex.js").read_text().partition("(")[2].rpartition(")")[0])
+    stages = [tfos_ml.KerasEstimator(), tfos_ml.TFEstimator(), OptunaSearch()]
+    names = {param.name for stage in stages for param in stage.params}
+    names |= {"model", "callbacks", "customObjects", "trainFn", "tfArgs", "estimator", "space", "sampler", "pruner"}
+    for name in names:
+        assert f'id="{name.lower()}"' in page
+        assert re.search(rf'<a href="reference/params.html#[\w-]+">(?:<strong>)?{name}<', index), name
+        assert name in search["alltitles"]
+
+
+# What people who know Keras, scikit-learn, XGBoost or Horovod search for, and the page that answers.
+SEARCHES = {
+    "sample weight": "reference/params",
+    "sample_weight": "reference/params",
+    "class weight": "howto/answers",
+    "predict_proba": "howto/answers",
+    "early stopping": "howto/answers",
+    "early_stopping_rounds": "howto/answers",
+    "checkpoints": "howto/answers",
+    "gpu": "howto/clusters",
+    "num_workers": "reference/params",
+    "batch_size": "reference/params",
+    "custom loss": "howto/answers",
+    "missing values": "howto/answers",
+    "learning rate": "reference/words",
+    "hyperparameter tuning": "howto/tuning",
+    "transfer learning": "howto/answers",
+}
+
+
+@of_the_site
+@pytest.mark.parametrize(("words", "page"), SEARCHES.items())
+def test_the_search_leads_from_the_words_of_other_libraries_to_the_answer(site, words, page):
+    search = json.loads((site / "searchindex.js").read_text().partition("(")[2].rpartition(")")[0])
+
+    found = search["indexentries"].get(words, [])
+
+    assert page in [search["docnames"][number] for number, _, is_main in found if is_main]
+
+
+def test_the_first_page_shows_the_program_of_the_readme():
+    example = re.compile(r"^\.\. code-block:: python\n\n(?:    .*\n|\n)+", re.MULTILINE)
+    readme, first = (ROOT / "README.rst").read_text(), (ROOT / "docs" / "index.rst").read_text()
+
+    assert example.findall(first) == example.findall(readme)
 
 
 def test_all_settings_of_ours_are_on_their_page():
