@@ -48,6 +48,7 @@ def record_values(args: Any, ctx: Any) -> None:
     if args.how == "feed":
         batch = ctx.get_data_feed().next_batch(1000)
         for name, array in batch.items():
+            assert array.flags.writeable  # no view of shared memory
             seen[name] = {"dtype": str(array.dtype), "values": [encode(v) for v in array.tolist()]}
     else:
         features, labels = next(iter(ctx.dataset(batch_size=1000, shuffle=False)))

@@ -137,7 +137,7 @@ class DataFeed:
         arrays = {}
         for i, spec in enumerate(self._schema.columns):
             parts = [to_numpy(s.column(i), spec, self._pad_value) for s in slices]
-            arrays[spec.name] = concat_padded(parts, spec, self._pad_value) if parts else np.empty(0)
+            arrays[spec.name] = _own(concat_padded(parts, spec, self._pad_value)) if parts else np.empty(0)
         return arrays
 
     def _as_rows(self, slices: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:
@@ -152,7 +152,7 @@ class DataFeed:
         if spec.ndim == 0:
             values: list[Any] = array.to_pylist()
             return values
-        return [to_numpy(array.slice(i, 1), spec, self._pad_value)[0] for i in range(len(array))]
+        return [_own(to_numpy(array.slice(i, 1), spec, self._pad_value)[0]) for i in range(len(array))]
 
     def batch_results(self, results: Sequence[Any]) -> None:
         """Return the results of rows that were read, one per row, in the order of reading.
@@ -205,6 +205,11 @@ class DataFeed:
         """Stop reading. The other rows are dropped when they arrive."""
         self._terminated = True
         self._channel.send(Reading("terminated", keeps_rows=False))
+
+
+def _own(values: Array) -> Array:
+    """The array, or a copy if it is a view of mapped memory, into which neither programs nor TensorFlow can write."""
+    return np.require(values, requirements="W")
 
 
 def _to_arrow(results: Sequence[Any]) -> pa.Array:
