@@ -36,7 +36,7 @@ def test_text_has_the_last_values(summary):
 
 def test_text_has_the_values_of_the_epoch_whose_weights_were_restored(summary):
     summary.restoredEpoch = 1
-    assert "epochs=3, steps=45, restoredEpoch=1, loss=0.25, val_loss=0.3, accuracy=0.9" in repr(summary)
+    assert "epochs=3, steps=45, restoredEpoch=2 of 3, loss=0.25, val_loss=0.3, accuracy=0.9" in repr(summary)
     summary.restoredEpoch = 2
     assert "steps=45, loss=nan, val_loss=0.2" in repr(summary)
 

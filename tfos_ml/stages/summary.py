@@ -107,7 +107,9 @@ class TrainingSummary:
             "attempts": _attempts(self.attempts) if len(self.attempts) > 1 else "",
             "epochs": str(epochs),
             "steps": "" if self.steps is None else f"{self.steps:,}",
-            "restoredEpoch": "" if self.restoredEpoch in (None, epochs - 1) else f"{self.restoredEpoch}",
+            "restoredEpoch": ""
+            if self.restoredEpoch in (None, epochs - 1)
+            else f"{self.restoredEpoch + 1} of {epochs}",
             **{name: f"{self._of_model(values):.4g}" for name, values in self.history.items() if values},
             "warnings": str(len(self.warnings)) if self.warnings else "",
         }
