@@ -57,6 +57,15 @@ def test_labels_of_a_model_that_knows_its_classes_late(fit):
         fit(Late, rows(y=np.arange(ROWS) % 3 + 1))
 
 
+def test_an_index_beyond_an_embedding_names_its_column(fit):
+    def model():
+        x = keras.layers.Input((4,), name="x", dtype="int32")
+        return keras.Model(x, keras.layers.Dense(1)(keras.layers.Flatten()(keras.layers.Embedding(5, 2)(x))))
+
+    with pytest.raises(errors.ModelError, match=r"index \d in a table of 5 entries.*column 'x' from 0 to 9\."):
+        fit(model, rows(x=np.arange(ROWS * 4).reshape(ROWS, 4).astype("int32") % 10), "mse")
+
+
 def test_metrics_of_the_users_own_get_labels_as_keras_makes_them_of_arrays(fit):
     def is_below(y_true, y_pred):
         return keras.ops.cast(y_true <= y_pred, "float32")  # TensorFlow compares floats of one type

@@ -54,7 +54,7 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
             model, data.dataset("train"), callbacks=[end := _Pass(data, test, metrics)], return_dict=True, verbose=0
         )
     except tf.errors.OpError as error:
-        raise data.label_error(error) or error from None
+        raise data.range_error(error) or error from None
     finally:
         parallel.close()
     results.update(end.replaced)

@@ -247,7 +247,7 @@ class _Training:
                 verbose=0,
             )
         except tf.errors.OpError as error:
-            raise self._data.label_error(error) or not_exchanged(error) or error from None
+            raise self._data.range_error(error) or not_exchanged(error) or error from None
         finally:
             epochs.in_step.parallel.close()
         self._tracing_seconds += epochs.in_step.parallel.tracing_seconds

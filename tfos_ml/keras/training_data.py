@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -15,7 +15,7 @@ from tfos_ml.data.arrow import pad_rows
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
-from tfos_ml.errors import EmptyDataError, LabelRangeError
+from tfos_ml.errors import EmptyDataError, LabelRangeError, ModelError
 from tfos_ml.keras.column_checks import check_class_weight, check_label
 from tfos_ml.keras.inspection import ModelDescription
 from tfos_ml.keras.varied_rows import varied
@@ -106,24 +106,34 @@ class TrainingData:
             name = spec.name if spec.name in outputs else next(iter(outputs))
             check_label(spec, self._rows.shapes[i], name, self._description)
 
-    def label_error(self, error: Exception) -> LabelRangeError | None:
-        """The error for labels that TensorFlow rejects as classes; None if its message is about something else.
+    def range_error(self, error: Exception) -> LabelRangeError | ModelError | None:
+        """The error for numbers that TensorFlow rejects as classes or indices; None if its message is about another.
 
-        For a model that is built only when it sees rows, only TensorFlow knows the outputs.
+        For a model that is built only when it sees rows, only TensorFlow knows the outputs; and for any model, only
+        TensorFlow knows what becomes the index of an embedding.
         """
+        match = re.search(r"indices\[[\d,]*\] = (-?\d+) is not in \[0, (\d+)\)", str(error))
+        if match is not None:
+            integers = [i for i in self._schema.of("feature") if "int" in self._schema.columns[i].dtype]
+            return ModelError(
+                f"A layer, such as an Embedding, looks up index {match[1]} in a table of {match[2]} entries, from 0 to "
+                f"{int(match[2]) - 1}. Found: {self._shown_bounds('feature', integers) or 'no column of integers'}. "
+                "Give the layer one entry for each value (input_dim), or number the values from 0, for example with "
+                "pyspark.ml.feature.StringIndexer or keras.layers.IntegerLookup."
+            )
         match = re.search(r"label value of (\S+) which is outside the valid range of \[(\d+), (\d+)\)", str(error))
         if match is None:
             return None
-        store = self.stores["train"]
-        ranges = []
-        for i in self._schema.of("label"):
-            low, high = store.bounds(i)
-            ranges.append(f"label column '{self._schema.columns[i].column}' from {low:g} to {high:g}")
+        ranges = self._shown_bounds("label", self._schema.of("label"))
         return LabelRangeError(
             f"A label is {match[1]}, but the model has {match[3]} classes and takes class indices from "
-            f"{match[2]} to {int(match[3]) - 1}. Found: {', '.join(ranges) or 'no label'}. Number the classes from 0, "
+            f"{match[2]} to {int(match[3]) - 1}. Found: {ranges or 'no label'}. Number the classes from 0, "
             "for example with pyspark.ml.feature.StringIndexer, or give the last layer one unit per class."
         )
+
+    def _shown_bounds(self, role: str, columns: Sequence[int]) -> str:
+        bounds = {self._schema.columns[i].column: self.stores["train"].bounds(i) for i in columns}
+        return ", ".join(f"{role} column '{name}' from {low:g} to {high:g}" for name, (low, high) in bounds.items())
 
     def element_spec(self, train: bool = True) -> Any:
         """Structure, shapes and dtypes of a batch for training, or for validation."""
