@@ -1,6 +1,7 @@
 import pyarrow as pa
 import pytest
 from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import types as t
 
 from tfos_ml.data.arrow import (
@@ -142,12 +143,29 @@ def test_column_type_is_looked_up(spark_type, dtype, ndim):
 
 
 @pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("old", ("float64", 1, "vector")),
+        ("vectors", ("float64", 2, "plain")),
+        ("events.v", ("float32", 1, "plain")),
+        ("events.at.day", ("int32", 1, "plain")),
+        ("events.vector", ("float64", 2, "plain")),
+    ],
+)
+def test_vectors_in_arrays_and_fields_of_structs_in_arrays(column, expected):
+    event = t.StructType().add("v", t.FloatType()).add("vector", VectorUDT())
+    event.add("at", t.StructType().add("day", t.DateType()))
+    schema = t.StructType().add("old", OldVectorUDT()).add("vectors", t.ArrayType(VectorUDT()))
+    found = column_spec(schema.add("events", t.ArrayType(event)), column, "x", "feature")
+    assert (found.dtype, found.ndim, found.kind) == expected
+
+
+@pytest.mark.parametrize(
     "spark_type",
     [
         t.MapType(t.StringType(), t.LongType()),
         t.StructType([t.StructField("x", t.LongType())]),
         t.ArrayType(t.StructType([t.StructField("x", t.LongType())])),
-        t.ArrayType(VectorUDT()),
         t.DayTimeIntervalType(),
         t.NullType(),
     ],

@@ -80,11 +80,21 @@ class TestCasting:
     @pytest.mark.parametrize(
         ("values", "source", "target"),
         [
+            ([1_700_000_000_123, 2**24 + 1, -1], "int64", "float32"),
+            ([2**53 + 1, 2**63 - 1], "int64", "float64"),
+            ([2**11 + 1], "int32", "bfloat16"),
+        ],
+    )
+    def test_integers_are_rounded_to_floats_as_keras_rounds_them(self, values, source, target):
+        found = tensor_of(np.array(values, source), target)
+        np.testing.assert_array_equal(found, tf.cast(tf.constant(values, source), target))
+
+    @pytest.mark.parametrize(
+        ("values", "source", "target"),
+        [
             ([2**31], "int64", "int32"),
             ([256], "int64", "uint8"),
-            ([2**24 + 1], "int64", "float32"),
-            ([2**53 + 1], "int64", "float64"),
-            ([2**63 - 1], "int64", "float64"),
+            ([70_000], "int64", "float16"),
             ([0.1], "float32", "float16"),
             ([0.5], "float64", "int32"),
             ([0.5], "float32", "bool"),

@@ -91,12 +91,12 @@ def _numpy_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def _cast_exactly(values: Array, dtype: np.dtype[Any], column: str, name: str, tensor: TensorInfo) -> Array:
-    """Cast where no value changes; float64 to a narrower float is rounded."""
+    """Cast where no value changes; float64 and integers are rounded to floats, as Keras rounds them."""
     if values.dtype == dtype:
         return values
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
-        if values.dtype == np.float64 and dtype.kind in "fV":
+        if (values.dtype == np.float64 or values.dtype.kind in "iu") and dtype.kind in "fV":
             same = np.array_equal(np.isfinite(cast), np.isfinite(values))
         else:
             back = np.array_equal(cast.astype(values.dtype), values, equal_nan=values.dtype.kind == "f")

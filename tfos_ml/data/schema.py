@@ -13,12 +13,13 @@ timestamp (also ntz)        int64 (microseconds since    int64
 string, char, varchar       object of ``str``            string (UTF-8)
 binary                      object of ``bytes``          string (the bytes)
 array<T>, array<array<T>>   T, one dimension more each   the same
-vector (dense and sparse)   float64, one dimension more  float64
+vector (dense and sparse,   float64, one dimension more  float64
+of ml and mllib)
 image (Spark's schema)      uint8, (height, width,       uint8
                             channels) more, as BGR
 ==========================  ===========================  ==========================
 
-A field of a struct is named by its path, ``"parent.child"``. Everything else (map, other
+A field of a struct, or of an array of structs, is named by its path, ``"parent.child"``. Everything else (map, other
 structs, interval, ...) is a ``ColumnTypeError``.
 A batch of *n* rows of a scalar column has shape ``(n,)``; each level of array adds a
 dimension. Rows of different lengths are for dimensions that a model leaves open.
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 ROW_COLUMN = "row"
+CASE_SENSITIVE = "spark.sql.caseSensitive"
 _SPARK_SCALARS = {
     "ByteType": "int8",
     "ShortType": "int16",
@@ -60,8 +62,8 @@ _SPARK_SCALARS = {
     "TimestampNTZType": "int64",
 }
 _SUPPORTED = (
-    "numbers, boolean, string, binary, date, timestamp, arrays of these (nested too), vectors, images, and fields of "
-    "structs by dotted name"
+    "numbers, boolean, string, binary, date, timestamp, vectors, arrays of these (nested too), images, and fields of "
+    "structs, or of arrays of structs, by dotted name"
 )
 PLAIN, VECTOR, IMAGE = "plain", "vector", "image"
 VECTOR_FIELDS = ["type", "size", "indices", "values"]
@@ -129,11 +131,12 @@ def column_spec(schema: StructType, column: str, name: str, role: str) -> Column
 
 
 def _find(schema: StructType, column: str, role: str) -> tuple[DataType, str]:
-    """The type of a column, or of a field of a struct by its path, and the expression for it."""
-    from pyspark.sql.types import StructType
+    """The type of a column, or of a field of a struct or of an array of structs by its path; and the expression."""
+    from pyspark.sql.types import ArrayType, StructType
 
     matches = [f.dataType for f in schema.fields if f.name == column]
     if len(matches) == 1:
+        _check_case(schema, column, role)
         return matches[0], quoted(column)
     if len(matches) > 1:
         raise ColumnNotFoundError(
@@ -141,14 +144,31 @@ def _find(schema: StructType, column: str, role: str) -> tuple[DataType, str]:
             f"Rename all but one. Available columns: {schema.names}"
         )
     for field in schema.fields:
-        if isinstance(field.dataType, StructType) and column.startswith(f"{field.name}."):
-            field_type, path = _find(field.dataType, column[len(field.name) + 1 :], role)
-            return field_type, f"{quoted(field.name)}.{path}"
+        in_array = isinstance(field.dataType, ArrayType)
+        struct = field.dataType.elementType if isinstance(field.dataType, ArrayType) else field.dataType
+        if isinstance(struct, StructType) and column.startswith(f"{field.name}."):
+            field_type, path = _find(struct, column[len(field.name) + 1 :], role)
+            return ArrayType(field_type) if in_array else field_type, f"{quoted(field.name)}.{path}"
     close = difflib.get_close_matches(column, schema.names, 1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     raise ColumnNotFoundError(
         f"{role.capitalize()} column '{column}' does not exist.{hint} Available columns: {schema.names}"
     )
+
+
+def _check_case(schema: StructType, column: str, role: str) -> None:
+    """Raise ``ColumnNotFoundError`` if another name is the same to Spark, which then cannot select the column."""
+    from pyspark.sql import SparkSession
+
+    alike = [name for name in schema.names if name.lower() == column.lower()]
+    if len(alike) < 2:
+        return
+    session = SparkSession.getActiveSession()
+    if session is not None and session.conf.get(CASE_SENSITIVE, "false") != "true":
+        raise ColumnNotFoundError(
+            f"{role.capitalize()} column '{column}' is ambiguous: to Spark, {alike} are the same name. Rename all but "
+            f"one, or set {CASE_SENSITIVE} to true."
+        )
 
 
 def column_of(df: DataFrame, column: str, role: str) -> Column:
@@ -162,16 +182,17 @@ def quoted(name: str) -> str:
 
 
 def _element_type(spark_type: DataType, column: str) -> tuple[str, int, str]:
-    from pyspark.ml.linalg import VectorUDT
     from pyspark.sql.types import ArrayType, StructType
 
-    if isinstance(spark_type, VectorUDT):
+    if _is_vector(spark_type):
         return "float64", 1, VECTOR
     if isinstance(spark_type, StructType) and spark_type.names == IMAGE_FIELDS:
         return "uint8", 3, IMAGE
     ndim, element = 0, spark_type
     while isinstance(element, ArrayType):
         ndim, element = ndim + 1, element.elementType
+    if _is_vector(element):
+        return "float64", ndim + 1, PLAIN
     dtype = _SPARK_SCALARS.get(type(element).__name__)
     if dtype is None:
         raise ColumnTypeError(
@@ -179,6 +200,11 @@ def _element_type(spark_type: DataType, column: str) -> tuple[str, int, str]:
             f"Supported: {_SUPPORTED}. Convert the column first, for instance with cast()."
         )
     return dtype, ndim, PLAIN
+
+
+def _is_vector(spark_type: DataType) -> bool:
+    """Whether it is the type of the vectors of ``pyspark.ml`` or of ``pyspark.mllib``."""
+    return type(spark_type).__name__ == "VectorUDT"
 
 
 def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str | None = None) -> Column:
@@ -195,9 +221,21 @@ def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str | None = Non
         return F.when(df[path].isNotNull(), vector_to_array(df[path], vector_dtype))  # which takes no nulls
     while isinstance(element, ArrayType):
         element = element.elementType
+    if _is_vector(element) and not spec.is_vector:
+        return _vectors_as_arrays(df[path], spec.ndim)
     if isinstance(element, DecimalType):
         return df[path].cast("array<" * spec.ndim + "double" + ">" * spec.ndim)
     return df[path]
+
+
+def _vectors_as_arrays(column: Column, ndim: int) -> Column:
+    """Nested arrays of numbers in place of arrays of vectors; `ndim` counts the vectors, too."""
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F
+
+    if ndim == 1:
+        return F.when(column.isNotNull(), vector_to_array(column))
+    return F.transform(column, lambda x: _vectors_as_arrays(x, ndim - 1))
 
 
 def no_nulls(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
@@ -206,7 +244,7 @@ def no_nulls(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
 
     condition = F.lit(True)
     for spec in specs:
-        column = column_of(df, spec.column, spec.role)
+        column = column_of(df, spec.column, spec.role) if spec.kind != PLAIN else spark_column(spec, df)
         condition &= column.isNotNull()
         if spec.ndim and spec.kind == PLAIN:
             condition &= _all_elements(column, spec.ndim)
@@ -222,7 +260,7 @@ def all_finite(df: DataFrame, specs: Iterable[ColumnSpec]) -> Column:
     for spec in specs:
         if spec.dtype not in ("float32", "float64"):
             continue
-        column = column_of(df, spec.column, spec.role)
+        column = column_of(df, spec.column, spec.role) if spec.is_vector else spark_column(spec, df)
         if spec.is_vector:
             column = F.when(column.isNotNull(), vector_to_array(column))
         condition &= F.coalesce(_finite_elements(column, spec.ndim), F.lit(True))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from tfos_ml.data.casting import TensorInfo
+from tfos_ml.data.schema import CASE_SENSITIVE
 from tfos_ml.errors import ParamError, SignatureError
 from tfos_ml.inference import udf
 from tfos_ml.inference.appended_columns import AppendedColumns
@@ -17,8 +18,6 @@ from tfos_ml.stages.params import ScoringParams
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-_CASE = "spark.sql.caseSensitive"
 
 
 def input_mapping(stage: ScoringParams, signature: Signature, columns: Sequence[str] = ()) -> dict[str, str]:
@@ -88,11 +87,11 @@ def output_columns(
         mapping = {field: chosen[field] for field in types if chosen[field]}
     new = list(mapping.values())
     spark = spark or SparkSession.getActiveSession()
-    in_case = spark is not None and spark.conf.get(_CASE, "false") == "true"
+    in_case = spark is not None and spark.conf.get(CASE_SENSITIVE, "false") == "true"
     seen = {name if in_case else name.lower() for name in given.names}
     taken = [c for c in new if (c if in_case else c.lower()) in seen]
     if taken or len({c if in_case else c.lower() for c in new}) < len(new):
-        more = "" if in_case else f" Spark takes names that differ only in case for the same ({_CASE}=false)."
+        more = "" if in_case else f" Spark takes names that differ only in case for the same ({CASE_SENSITIVE}=false)."
         raise ParamError(
             f"Output columns {new} must be new and different; {taken or 'some'} exist already.{more} "
             f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
