@@ -277,6 +277,28 @@ def noisy_positions(select=False):
     return model
 
 
+def noisy_cell():
+    """A cell of one's own that draws in each turn of TensorFlow's loop, and a layer before it that draws for rows."""
+    import keras
+    from keras import ops
+
+    class Cell(keras.layers.SimpleRNNCell):
+        def __init__(self):
+            super().__init__(5)
+            self.generator = keras.random.SeedGenerator(3)
+
+        def call(self, x, states, training=False):
+            output, states = super().call(x, states, training=training)
+            noise = keras.random.normal(ops.shape(output), stddev=0.2, seed=self.generator) if training else 0.0
+            return output + noise, states
+
+    x = keras.layers.Input((None,), name="x", dtype="int64")
+    hidden = keras.layers.Dropout(0.3, seed=4)(keras.layers.Embedding(50, 4)(x))
+    model = keras.Model(x, keras.layers.Dense(1, "sigmoid")(keras.layers.RNN(Cell())(hidden)))
+    model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy")
+    return model
+
+
 def one_log_more():
     import keras
     import tensorflow as tf
@@ -735,6 +757,7 @@ PROGRAMS = {
     "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),
     "counted_steps": (rare_rows, counted_steps),
     "noisy_positions": (ragged_tokens, noisy_positions),
+    "noisy_cell": (ragged_tokens, noisy_cell),
     "float64": (lambda: {**numbers(), "batch": 6}, in_float64),
     "evaluating_within": (lambda: {**numbers(), "callbacks": evaluating_within}, lambda: small(metrics=["mae"])),
     "stopping_within": (lambda: {**numbers(), "callbacks": stopping_within}, small),
