@@ -79,3 +79,15 @@ def test_checkpoint_steps_without_a_directory_are_an_error_before_the_job(spark)
     df = spark.createDataFrame([([0.0] * 5, 1.0)], "features array<float>, label float")
     with pytest.raises(errors.ParamError, match="checkpointSteps needs modelDir"):
         KerasEstimator(model=network, checkpointSteps=3).fit(df)
+
+
+def test_a_checkpoint_beyond_the_steps_of_fewer_rows_is_an_error_that_says_so(spark, tmp_path):
+    """Red before: TensorFlow's error about the cardinality of a dataset."""
+    df = Expected().frame(spark).drop("held")
+    ends = ending_after(tmp_path, (4,))  # updates, each after two steps
+    estimator = KerasEstimator(model=network, callbacks=[ends], modelDir=str(tmp_path / "model"), verbose=0)
+    estimator.setParams(checkpointSteps=3, epochs=2, batchSize=BATCH)
+    with pytest.raises(errors.TrainFnError, match="ended after"):
+        estimator.fit(df)
+    with pytest.raises(errors.ModelError, match="after step 6 of an epoch, and the rows of this fit make 2 "):
+        estimator.fit(df.limit(2 * BATCH))

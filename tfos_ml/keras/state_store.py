@@ -150,6 +150,12 @@ class StateStore:
                 f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
                 f"settings ({state.identity}; this fit has {self._identity}). Choose another modelDir."
             )
+        steps = self._data.train.steps
+        if state.step >= max(1, steps):
+            raise ModelError(
+                f"modelDir={redact(self._ctx.checkpoint_dir)!r} has a checkpoint after step {state.step} of an epoch, "
+                f"and the rows of this fit make {steps} steps. Fit on the rows of before, or choose another modelDir."
+            )
         changes = ["other rows"] if state.fingerprint != self._fingerprint else []
         if self._ctx.is_chief:
             self._notices += self._remarks(state, changes)
