@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
 BEFORE_ANY_JOB = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]
 ON_NODES = ["train_function_raises", "train_function_exits"]
 PAGE = Path(mistakes.__file__).parent / "reference" / "mistakes.rst"
-OFTEN = {*ON_NODES, "several_inputs", "custom_layer", "lock_in_model_function", "misspelled_param"}
+OFTEN = {*ON_NODES, "several_inputs", "lock_in_model_function", "misspelled_param"}
 
 
 class Outcomes:

@@ -176,6 +176,23 @@ def test_the_first_page_shows_the_program_of_the_readme():
     assert example.findall(first) == example.findall(readme)
 
 
+def test_the_page_of_mistakes_has_those_of_its_program_at_their_lines(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import mistakes
+
+    page = (ROOT / "docs" / "reference" / "mistakes.rst").read_text()
+    lines = Path(mistakes.__file__).read_text().splitlines()
+
+    titles = [one.title for one in mistakes.MISTAKES]
+    assert re.findall(r"^(.+)\n-+$", page, re.MULTILINE) == titles
+    assert f"shows {len(titles)} common mistakes" in page
+    shown = re.findall(r'File "docs/mistakes.py", line (\d+), in \w+\n +(.*)', page)
+    assert len(shown) >= 3
+    assert [text for number, text in shown if lines[int(number) - 1].strip() != text] == [], (
+        "run: python docs/mistakes.py"
+    )
+
+
 def test_all_settings_of_ours_are_on_their_page():
     page = (ROOT / "docs" / "reference" / "settings.rst").read_text()
     code = "".join(path.read_text() for path in (ROOT / "tfos_ml").rglob("*.py"))
