@@ -20,7 +20,7 @@ from keras_programs import (
     unlabeled_images,
 )
 from keras_worker import worker_context
-from wrong_programs import ERROR, ROWS, WRONG, counting
+from wrong_programs import ERROR, ROWS, WRONG, clipped_by_hand, counting
 
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
@@ -94,6 +94,18 @@ def test_a_validation_that_cannot_run_fails_before_the_first_step(tmp_path):
     data, model = {**unlabeled_images(), "val": np.arange(41) % 5 == 2}, loss_of_own_step()  # which has no test_step
     with pytest.raises(ModelError, match=r"Define test_step, .* None values not supported"):
         build(model, rows_of(model, data, tmp_path), has_call=True)
+
+
+def test_an_evaluation_does_not_ask_what_a_training_would_do(tmp_path):
+    keras.utils.set_random_seed(1)
+    model = clipped_by_hand()
+    rows = rows_of(model, numbers(), tmp_path)
+    keras_privates.symbolic_build(model, rows.element_spec())
+    variables = TrainingVariables.of_step(model, rows, must_trace=False)
+    element = rows.varied_element(dry_run.ROWS, WorkerGroup(0, 1, 10.0))
+    assert dry_run._try(variables, element, tests=True, trains=False).test.inexact == ()
+    with pytest.raises(ModelError, match=ERROR):
+        dry_run._try(variables, element, tests=True)
 
 
 def test_a_tried_step_changes_no_variable_of_tensorflow(tmp_path):

@@ -66,10 +66,12 @@ _LAYER_DRAWS = (
 )
 
 
-def find_rules(variables: TrainingVariables, data: TrainingData, group: WorkerGroup, tests: bool) -> Rules:
+def find_rules(
+    variables: TrainingVariables, data: TrainingData, group: WorkerGroup, tests: bool, trains: bool = True
+) -> Rules:
     """The rules of a training, found on the first worker with rows of several, and the same on all workers.
 
-    `tests` is whether there are passes that only test the model.
+    `tests` is whether there are passes that only test the model; `trains` is whether there are others.
 
     Raises ``ModelError`` if the results of several workers cannot be combined; if a step has shown that, on the first
     worker only.
@@ -83,7 +85,7 @@ def find_rules(variables: TrainingVariables, data: TrainingData, group: WorkerGr
     if is_row_by_row(model):
         return Rules(notices=notices)
     element = data.varied_element(ROWS, group)
-    rules = _try(variables, element, tests) if group.rank == 0 else Rules()
+    rules = _try(variables, element, tests, trains) if group.rank == 0 else Rules()
     fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
     if fields["together"] and not group.takes_any_shape:
         raise ModelError(
@@ -100,13 +102,14 @@ def _with_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _try(variables: TrainingVariables, element: Any, tests: bool) -> Rules:
+def _try(variables: TrainingVariables, element: Any, tests: bool, trains: bool = True) -> Rules:
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
         return Rules(notices=(_UNTRIED.format("the check needs two rows"),))
     try:
         with kept(variables):
-            return _DryRun(variables, element, rows).rules(tests)
+            dry_run = _DryRun(variables, element, rows)
+            return dry_run.rules(tests) if trains else dry_run.rules_of_test()
     except ModelError:
         raise
     except Exception as error:
@@ -136,12 +139,8 @@ class _DryRun:
         tries = self._tries(Rules())
         outcomes = tries[0]
         draws = self._is_uncertain = _differ(outcomes[ALL], self._run(Rules())[ALL])
-        kinds = {name: self._kind_of_term(name, tries) for name in outcomes[ALL].terms}
-        of_outputs = {name for name, kind in kinds.items() if name.startswith(OUTPUT_LOSS) and kind != "sum"}
-        rules = Rules(
-            sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
-            together=tuple(sorted(name for name in of_outputs if not kinds[name])),
-        )
+        rules = self._of_terms(tries)
+        of_outputs = {n for n in outcomes[ALL].terms if n.startswith(OUTPUT_LOSS) and n not in rules.sums}
         if rules.sums or rules.together:
             tries = self._tries(rules)
         try:
@@ -164,6 +163,22 @@ class _DryRun:
             whole_slices=tuple(self._whole_slices(outcomes)),
             train=self._of_pass(outcomes),
             test=self._of_pass(self._run(rules, "test_step")) if tests else PassRules(),
+        )
+
+    def rules_of_test(self) -> Rules:
+        """The rules of a pass that tests the model, whatever its training does."""
+        outcomes = self._run(Rules(), "test_step")
+        rules = self._of_terms([outcomes])
+        if rules.sums or rules.together:
+            outcomes = self._run(rules, "test_step")
+        return replace(rules, test=self._of_pass(outcomes))
+
+    def _of_terms(self, tries: Sequence[Sequence[Outcome]]) -> Rules:
+        """Which terms of the loss are sums over rows, and which need all rows together."""
+        kinds = {name: self._kind_of_term(name, tries) for name in tries[0][ALL].terms}
+        return Rules(
+            sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
+            together=tuple(sorted(n for n, kind in kinds.items() if n.startswith(OUTPUT_LOSS) and not kind)),
         )
 
     def _tries(self, rules: Rules) -> list[list[Outcome]]:

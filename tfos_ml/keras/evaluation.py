@@ -38,8 +38,8 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
     """
     notices: list[str] = []
     model, data = build_model(task, ctx, group, notices)
-    variables = TrainingVariables.of_step(model, data, must_trace=group.size > 1)
-    rules = find_rules(variables, data, group, tests=True)
+    variables = TrainingVariables.of_step(model, data, must_trace=False)
+    rules = find_rules(variables, data, group, tests=True, trains=False)
     parallel = DataParallel(variables, group, pass_counter(data, "train"), test := pass_counter(data, "train"), rules)
     metrics = MetricSums(model, group, rules.test)
     if metrics.inexact:
