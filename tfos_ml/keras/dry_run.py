@@ -419,10 +419,11 @@ def _not_additive(differing: dict[str, float], rows: int, norms: Sequence[float]
         f"shares, and the gradients differ: {_worst(differing)}. Their norm is {norms[0]:.4g} on all rows, "
         f"{norms[1]:.4g} and {norms[2]:.4g} on the shares. The loss, or a layer, computes over the rows of a batch "
         "together, as contrastive losses do, or adds a sum over rows to a mean over rows; expected is a mean or a sum. "
-        "Or the program changes the gradients before it calls optimizer.apply. If it clips them, these rows have "
-        "reached its limit, also if others never do, since they were chosen to differ much: let the optimizer clip, "
-        "with global_clipnorm, clipnorm or clipvalue. Else use clusterSize=1, or a TFEstimator with a training loop of "
-        "your own."
+        "As a loss of the outputs, compile(loss=function), a loss over all rows is exact: let the model return what is "
+        "compared. Or the program changes the gradients before it calls optimizer.apply. If it clips them, these rows "
+        "have reached its limit, also if others never do, since they were chosen to differ much: let the optimizer "
+        "clip, with global_clipnorm, clipnorm or clipvalue. Else use clusterSize=1, or a TFEstimator with a training "
+        "loop of your own."
     )
 
 
