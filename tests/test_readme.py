@@ -18,6 +18,7 @@ PAGES = {  # in the order in which their programs run, in one session
         "README.rst",
         "docs/howto/install.rst",
         "docs/tutorials/train.rst",
+        "docs/howto/callbacks.rst",
         "docs/howto/performance.rst",
         "docs/howto/rows.rst",
         "docs/howto/tuning.rst",

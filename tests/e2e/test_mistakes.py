@@ -72,7 +72,6 @@ def without_numbers(text):
         ("train_function_raises", ["KeyError: 'slow'", 'print("learning rate", rates["slow"])']),
         ("train_function_exits", ["called sys.exit(1)", "sys.exit(1)"]),
         ("several_inputs", ["left: float32", "right: float32", "inputMapping"]),
-        ("custom_layer", ["Could not locate class 'Double'", "customObjects"]),
         ("lock_in_model_function", ["the captured variable 'lock'"]),
     ],
 )
