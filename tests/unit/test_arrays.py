@@ -74,6 +74,18 @@ class TestPlain:
         with pytest.raises(ShapeError, match="2 x 2 pixels and 3 channels has 5 bytes of data, expected 12"):
             plain(pa.array([image(2, 2, 3, b"12345")], IMAGE))
 
+    def test_an_image_that_spark_could_not_read_is_named(self):
+        broken = {
+            "origin": "file:/pictures/cat.jpg",
+            "height": -1,
+            "width": -1,
+            "nChannels": -1,
+            "mode": -1,
+            "data": b"",
+        }
+        with pytest.raises(ShapeError, match=r"could not read the image 'file:/pictures/cat\.jpg'.*dropInvalid"):
+            plain(pa.array([image(2, 2, 3), broken], IMAGE))
+
 
 @pytest.mark.parametrize(
     ("kind", "ndim", "text"),

@@ -27,6 +27,7 @@ from tfos_ml.inference.udf import (
     encode_scoring,
     output_array,
     output_type,
+    run_model,
     score_here,
 )
 from tfos_ml.protocol.artifacts import Artifact
@@ -184,6 +185,17 @@ class TestOutput:
             spark, arrow = t.ArrayType(spark), pa.list_(arrow)
         assert column.type == output_type("y", tensor) == arrow
         assert from_arrow_type(column.type) == spark
+
+
+def test_a_record_that_is_damaged_is_quoted_by_the_error():
+    """TensorFlow quotes bytes that are no text, so that its own error cannot be shown."""
+
+    def parse(x):
+        return tf.io.parse_example(x, {"a": tf.io.FixedLenFeature([], tf.float32)})
+
+    inputs = [InputBinding("records", "x", TensorInfo("string", (None,)))]
+    with pytest.raises(ModelError, match=r"'records'.*Could not parse example input, value: .*xff"):
+        run_model(parse, {"x": tf.constant([b"\xff\xfe"])}, inputs)
 
 
 @pytest.mark.parametrize("shape", [(2,), (4, 1), (), (1, 3), (0,)])

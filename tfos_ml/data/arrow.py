@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.common.redact import redact
 from tfos_ml.data.schema import IMAGE_FIELDS, VECTOR_FIELDS, Array, ColumnSpec
 from tfos_ml.errors import NullValueError, ShapeError
 
@@ -68,14 +69,20 @@ def _vector_lists(array: pa.Array) -> pa.Array:
 
 def _image_lists(array: pa.Array) -> pa.Array:
     """Images of Spark's image schema as lists of lists of lists of uint8."""
-    _, *sizes, _, data = array.flatten()
+    origins, *sizes, _, data = array.flatten()
     heights, widths, channels = (s.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for s in sizes)
     byte_counts = pc.binary_length(data).fill_null(0).to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero(byte_counts != heights * widths * channels)
     if len(wrong):
         h, w, c = (int(n[wrong[0]]) for n in (heights, widths, channels))
+        origin = redact(str(origins[int(wrong[0])].as_py()))
+        if h < 0:  # as Spark marks it
+            raise ShapeError(
+                f"Spark could not read the image {origin!r}. Remove the file, or read the images with "
+                'spark.read.format("image").option("dropInvalid", True), which leaves such files out.'
+            )
         raise ShapeError(
-            f"An image of {h} x {w} pixels and {c} channels has {byte_counts[wrong[0]]} bytes of data, "
+            f"The image {origin!r} of {h} x {w} pixels and {c} channels has {byte_counts[wrong[0]]} bytes of data, "
             f"expected {h * w * c}."
         )
     pixels = np.frombuffer(b"".join(data.drop_null().to_pylist()), np.uint8)

@@ -261,8 +261,15 @@ def run_model(
         return function(**tensors)
     except Exception as error:
         bound = ", ".join(f"column '{b.column}' as input '{b.name}', {b.tensor}" for b in inputs)
-        cause = f"{type(error).__name__}: {message_excerpt(str(error))}"
+        cause = _cause(error)
         raise ModelError(f"The model failed on rows of {bound}. {cause}") from error
+
+
+def _cause(error: Exception) -> str:
+    """The error of a model's call, also if TensorFlow's message quotes bytes of a damaged record."""
+    if isinstance(error, UnicodeDecodeError):
+        return message_excerpt(bytes(error.object).decode(errors="backslashreplace"))
+    return f"{type(error).__name__}: {message_excerpt(str(error))}"
 
 
 def load_function(scoring: ScoringSpec) -> saved_model.Scorer:
