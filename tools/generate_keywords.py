@@ -207,7 +207,7 @@ def entry(name: str, label: str, kind: str, doc: str, accepted: str) -> list[str
     """
     words = [f"! {word}" for word in WORDS.get(name, "").split(", ") if word]
     words += [f"! {word}" for word in re.findall(r"``(\w+_\w+)``", ELSEWHERE.get(name, ""))]
-    lines = [f".. _param-{label}:", "", name, "~" * len(name), "", f".. index:: {', '.join([name, *words])}", ""]
+    lines = [f".. _param-{label}:", "", name, "~" * len(name), "", f".. index:: ! {', '.join([name, *words])}", ""]
     lines += [f"``{name}`` : {kind}. {doc}", ""]
     rest = [accepted, f"Elsewhere: {ELSEWHERE[name]}." if name in ELSEWHERE else ""]
     return [*lines, " ".join(filter(None, rest)), ""] if any(rest) else lines
