@@ -148,7 +148,7 @@ class TrainingAccessors(ParamsBase):
     def getCommunication(self) -> str: """Value of ``communication``."""; return self.getOrDefault("communication")
     def setNodeEnv(self, value: Mapping[str, str]) -> Self: """Set ``nodeEnv``: environment of the TensorFlow processes, set before TensorFlow is imported."""; return self._set_checked(nodeEnv=value)
     def getNodeEnv(self) -> Mapping[str, str]: """Value of ``nodeEnv``."""; return self.getOrDefault("nodeEnv")
-    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0: silent but for warnings, 1: a progress bar, or a line per epoch in files and where Spark draws its own bar (spark.ui.showConsoleProgress, which PySpark's default is to do), 2: a line per epoch, the output of nodes, and the seconds of each phase."""; return self._set_checked(verbose=value)
+    def setVerbose(self, value: int) -> Self: """Set ``verbose``: 0: silent but for warnings, 1: a progress bar, or a line per epoch in files and where Spark draws its own bar (spark.ui.showConsoleProgress, on by default), 2: a line per epoch, the output of nodes, and times."""; return self._set_checked(verbose=value)
     def getVerbose(self) -> int: """Value of ``verbose``."""; return self.getOrDefault("verbose")
 
 

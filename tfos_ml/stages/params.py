@@ -154,8 +154,7 @@ class TrainingParams(
     nodeEnv = Param("environment of the TensorFlow processes, set before TensorFlow is imported", ENVIRONMENT, {})
     verbose = Param(
         "0: silent but for warnings, 1: a progress bar, or a line per epoch in files and where Spark draws its own bar "
-        "(spark.ui.showConsoleProgress, which PySpark's default is to do), 2: a line per epoch, the output of nodes, "
-        "and the seconds of each phase",
+        "(spark.ui.showConsoleProgress, on by default), 2: a line per epoch, the output of nodes, and times",
         VERBOSITY,
         1,
     )
