@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -123,19 +125,24 @@ def test_a_label_of_text_and_a_feature_of_text(keras, df, no_job):
 
 
 def test_metrics_and_layers_that_another_process_cannot_rebuild(keras, df, no_job):
+    lock = threading.Lock()
+
     def closeness(y_true, y_pred):
-        return y_pred
+        with lock:
+            return y_pred
 
     class Odd(keras.layers.Dense):
-        pass
+        @classmethod
+        def from_config(cls, config):
+            raise ValueError("not here")
 
     model = network(keras)
-    model.compile("sgd", "mse", metrics=[closeness])
-    with pytest.raises(errors.ModelError, match=r"The nodes cannot load the model.*KerasEstimator\(model=make_model\)"):
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[closeness])
+    with pytest.raises(errors.TrainFnPickleError, match=r"function in the model .* cannot pickle '_thread.lock'"):
         KerasEstimator(model=model).fit(df)
     odd = keras.Sequential([keras.layers.Input((4,)), Odd(1)])
     odd.compile("sgd", "mse")
-    with pytest.raises(errors.ModelError, match="The nodes cannot load the model"):
+    with pytest.raises(errors.ModelError, match=r"The nodes cannot load the model.*KerasEstimator\(model=make_model\)"):
         KerasEstimator(model=odd).fit(df)
 
 

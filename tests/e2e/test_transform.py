@@ -236,7 +236,7 @@ def test_misfits_are_found_on_the_driver(spark, models, column, name, message):
     ("column", "name", "message"),
     [
         ("array(id)", "matrix", r"rows of 1 element, but input 'x' expects float32\(batch, 2, 3\): 6 in"),
-        ("16777217L", "double", r"\(int64\) has values that float32 cannot hold"),
+        ("1e300", "double", r"\(float64\) has values that float32 cannot hold"),
         ("cast(id as float)", "short", r"returned shape \(2,\) for output 'y', given 3 rows"),
     ],
 )

@@ -275,8 +275,11 @@ class TestPredictStep:
 
     @pytest.mark.parametrize("kind", ["one", "dict", "list"])
     def test_takes_inputs_as_predict_gives_them(self, export, kind):
-        plain = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]) if kind == "one" else two_inputs(kind)
-        model = Cents(plain.input, plain.output)
+        if kind == "one":
+            model = Cents(x := keras.Input((4,)), keras.layers.Dense(2)(x))
+        else:
+            plain = two_inputs(kind)
+            model = Cents(plain.input, plain.output)
         named = {"features": ROWS} if kind == "one" else {"left": LEFT, "right": RIGHT}
         given = {"one": ROWS, "list": [LEFT, RIGHT], "dict": named}[kind]
         _, outputs = export(model, SINGLE if kind == "one" else PAIR, **named)

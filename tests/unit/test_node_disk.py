@@ -28,6 +28,9 @@ class OnlyTask:
     def is_first(self):
         return True
 
+    def arrive(self):
+        pass
+
     def allGather(self, message=""):
         return [message]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from tfos_ml.common.redact import SECRET_NAME, redact
 from tfos_ml.worker import keras_privates
 
 _SHOWN = 60  # characters of a value
+_PLACE_NAME = re.compile("dir|path|file|root|url", re.IGNORECASE)  # where a callback writes changes no training
 
 
 def fit_settings(model: Any, class_weight: Mapping[int, float], callbacks: Mapping[str, Any]) -> dict[str, str]:
@@ -28,7 +30,8 @@ def fit_settings(model: Any, class_weight: Mapping[int, float], callbacks: Mappi
         numbers[kind] += 1
     for key, callback in callbacks.items():
         for name, value in vars(callback).items():
-            if isinstance(value, bool | int | float | str) and not SECRET_NAME.search(name):
+            is_plain = isinstance(value, bool | int | float | str)
+            if is_plain and not SECRET_NAME.search(name) and not _PLACE_NAME.search(name):
                 settings[f"{name} of {key}"] = _text(value)
     return settings
 

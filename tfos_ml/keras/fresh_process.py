@@ -71,7 +71,8 @@ def check_sendable(source: ModelSource) -> bytes:
     TrainFnPickleError
         If the model function, or something that goes with it, cannot be sent.
     """
-    named = {"modelArgs": source.arguments, "customObjects": source.custom_objects}
+    of_program = "customObjects, or a class or function in the model"
+    named = {"modelArgs": source.arguments, of_program: source.custom_objects}
     return pickle_function("The model", source.function, source, named)
 
 
