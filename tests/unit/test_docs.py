@@ -10,8 +10,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from docutils.core import publish_doctree
-from docutils.nodes import system_message
 
 import tfos_ml
 from tfos_ml.tuning import OptunaSearch
@@ -82,6 +80,9 @@ def test_files_that_pages_name_are_there():
 
 @pytest.mark.parametrize("page", ROOT_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_outside_of_the_site_are_well_formed(page):
+    from docutils.core import publish_doctree  # comes with Sphinx, which the oldest environment has not
+    from docutils.nodes import system_message
+
     quiet = {"report_level": 5, "halt_level": 5}
 
     document = publish_doctree(page.read_text(), str(page), settings_overrides=quiet)
