@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding, check_capacity, check_versions, node_versions
 from tfos_ml.driver.job_errors import typed_error
 from tfos_ml.driver.preflight import allocates_dynamically, check_slots, registered_slots
@@ -132,7 +133,7 @@ def _look(spark: SparkSession, nodes: int, driver: tuple[str, int], deadline: De
     counts = at_once and not is_connect(spark) and not is_local(spark)
     tasks = min(max(nodes, registered_slots(spark)), MOST_TASKS) if counts else nodes
     look = partial(look_from_task, driver, node_versions(), is_connect(spark), is_local(spark))
-    df = spark.range(0, tasks, 1, tasks).mapInArrow(look, "findings string", barrier=at_once)
+    df = map_in_arrow(spark.range(0, tasks, 1, tasks), look, "findings string", barrier=at_once)
     rows = deadline.run_job(spark, df.collect)
     return [[Finding(**one) for one in json.loads(row.findings)] for row in rows]
 
