@@ -119,36 +119,6 @@ def counting(of_rows, kind="int64"):
     return model
 
 
-def summing_gradients():
-    """Applies the sum of the gradients of every two steps, which it keeps in a list of TensorFlow's variables."""
-    import keras
-    import tensorflow as tf
-
-    class Summing(keras.Sequential):
-        def build(self, *shape):
-            super().build(*shape)
-            self.steps = tf.Variable(0)
-            self.sums = [tf.Variable(tf.zeros(v.shape)) for v in self.trainable_variables]
-
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                p = self(x, training=True)
-                loss = self.compute_loss(x, y, p)
-            gradients = tape.gradient(loss, self.trainable_variables)
-            for total, gradient in zip(self.sums, gradients, strict=True):
-                total.assign_add(gradient / 2)
-            tf.cond(self.steps.assign_add(1) % 2 == 0, self.apply_sums, lambda: None)
-            return self.compute_metrics(x, y, p)
-
-        def apply_sums(self):
-            self.optimizer.apply([tf.identity(total) for total in self.sums], self.trainable_variables)
-            for total in self.sums:
-                total.assign(tf.zeros_like(total))
-
-    return small(model_class=Summing)
-
-
 def shuffled_partners(ops, x):
     return 0.5 * x + 0.5 * ops.roll(x, 1, axis=0)
 
@@ -279,7 +249,6 @@ WRONG = {  # the program, and what is said
         "each keeps those of its own rows",
     ),
     "state: number of steps, in TensorFlow's variable": (functools.partial(counting, False, None), EXACT),
-    "state: sums of gradients, in a list": (summing_gradients, EXACT),
     "draws for selected words": (
         functools.partial(noisy_positions, select=True),
         "no fixed number of entries for each row",
