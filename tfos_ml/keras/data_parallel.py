@@ -6,7 +6,8 @@ Every worker runs ``Model.fit`` on its own rows of each step. The result is the 
   global batch, and skips the computation in steps without rows.
 - Every optimizer's ``apply`` first sums share-weighted gradients over the workers, so that clipping, accumulation, loss
   scaling and weight averaging see the gradient of the global batch (:mod:`tfos_ml.keras.optimizers`).
-- Weights that a step changes otherwise are made the same on all workers, or the step fails (:class:`OtherWrites`).
+- Weights that a step changes otherwise are made the same on all workers, or the step fails
+  (:mod:`tfos_ml.keras.other_writes`).
 - Losses are those of the global batch (:mod:`tfos_ml.keras.loss_terms`).
 - :class:`Rules` describe everything else that is not combined by rows.
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from tfos_ml.errors import ModelError
 from tfos_ml.keras.batch_statistics import StepWeights, global_moments, is_batch_normalization
 from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.optimizers import Update, intercepted
+from tfos_ml.keras.other_writes import OtherWrites
 from tfos_ml.keras.random_draws import NOT_BY_ROW, RowsOfStep
 from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
 from tfos_ml.keras.worker_group import WorkerGroup
@@ -405,41 +407,6 @@ class DataParallel:
             return loss
 
         return compute_loss
-
-
-class OtherWrites:
-    """Finds the weights of a model that a traced step writes, but not by an optimizer."""
-
-    def __init__(self, model: keras.Model):
-        self._model = model
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin to trace a step."""
-        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        self._of_updates: list[range] = []  # positions of the operations of optimizers
-        self._updated: set[int] = set()  # variables that are updated in a branch of the step
-
-    @contextlib.contextmanager
-    def allowed(self, variables: Sequence[Any]) -> Iterator[None]:
-        """An update of variables by an optimizer."""
-        graph = self._graph
-        if graph is None or graph is not tf.compat.v1.get_default_graph():
-            self._updated |= {id(getattr(v, "value", v)) for v in variables}
-            yield
-            return
-        first = len(graph.get_operations())
-        yield
-        self._of_updates.append(range(first, len(graph.get_operations())))
-
-    def end(self, expected: Sequence[Any]) -> list[Any]:
-        """The trainable variables that the step writes otherwise, without those that are `expected`."""
-        if self._graph is None:
-            return []
-        known = self._updated | {id(getattr(v, "value", v)) for v in expected}
-        weights = {id(v.value): v for v in self._model.trainable_variables if id(v.value) not in known}
-        values = [v.value for v in weights.values()]
-        return [weights[id(v)] for v in keras_privates.written_variables(self._graph, values, self._of_updates)]
 
 
 def _refusing(name: str) -> Callable[..., Any]:

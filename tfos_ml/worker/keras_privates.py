@@ -1,4 +1,4 @@
-"""All undocumented parts of Keras that tfos_ml uses. No other module uses any.
+"""All undocumented parts of Keras that tfos_ml uses, and of TensorFlow's traced functions. No other uses any.
 
 ``tests/unit/test_keras_privates.py`` has a test for each function, which fails if Keras changes such a part. Tested
 with Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :func:`losses_of_outputs` reads.
