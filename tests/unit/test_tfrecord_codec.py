@@ -34,7 +34,7 @@ VALUES = {
     "i32": st.integers(-(2**31), 2**31 - 1),
     "i64": st.integers(-(2**63), 2**63 - 1),
     "f32": st.floats(width=32, allow_nan=False),
-    "f64": st.floats(allow_nan=False),
+    "f64": st.floats(width=32, allow_nan=False),  # what a FloatList holds
     "flag": st.booleans(),
     "text": st.text(max_size=20),
     "raw": st.binary(max_size=200),
@@ -48,11 +48,11 @@ ROWS = st.fixed_dictionaries(
 )
 
 
-def through_records(table: pa.Table, record_type=EXAMPLE, **options):
+def through_records(table: pa.Table, record_type=EXAMPLE):
     columns = columns_of(table.schema, record_type)
     batch = table.combine_chunks()
     arrays = [column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in batch.columns]
-    records = encode(arrays, columns, record_type, **options)
+    records = encode(arrays, columns, record_type)
     found = decode_records(records, columns, record_type)
     assert found.problems == {}
     return records, pa.Table.from_arrays(found.columns, schema=table.schema)
@@ -62,7 +62,7 @@ def through_records(table: pa.Table, record_type=EXAMPLE, **options):
 @given(st.lists(ROWS, max_size=40))
 def test_columns_come_back_as_they_were(rows):
     table = pa.Table.from_pylist(rows, WIDE)
-    records, found = through_records(table, exact_doubles=True)
+    records, found = through_records(table)
     assert found.equals(table)
     for record in records.to_pylist():  # what was written is what Protocol Buffers write, but for the order of fields
         message = tf.train.Example.FromString(record)
@@ -77,12 +77,6 @@ def test_what_tensorflow_serialises_is_read(rows):
     columns = columns_of(WIDE, EXAMPLE)
     found = decode_records(pa.array(messages, pa.large_binary()), columns, EXAMPLE)
     assert found.problems == {}
-    with np.errstate(over="ignore"):
-        for name in ("f64", "f64s"):
-            rounded = pa.array(table[name].to_pylist(), pa.float64() if name == "f64" else pa.list_(pa.float64()))
-            kind = pa.float32() if name == "f64" else pa.list_(pa.float32())
-            expected = rounded.cast(kind, safe=False).cast(rounded.type)
-            table = table.set_column(table.schema.get_field_index(name), WIDE.field(name), expected)
     assert pa.Table.from_arrays(found.columns, schema=WIDE).equals(table)
 
 
@@ -193,7 +187,7 @@ def test_damaged_messages_are_told_exactly_when_protocol_buffers_cannot_read_the
         (pa.int8(), {"int64_list": tf.train.Int64List(value=[128])}, "cannot hold"),
         (pa.string(), {"bytes_list": tf.train.BytesList(value=[b"\xff"])}, "not UTF-8"),
         (pa.decimal128(4, 1), {"bytes_list": tf.train.BytesList(value=[b"1.25"])}, "cannot hold"),
-        (pa.float64(), {"bytes_list": tf.train.BytesList(value=[b"1.25"])}, "multiple of 8"),
+        (pa.float64(), {"bytes_list": tf.train.BytesList(value=[b"1.25"])}, "is a BytesList"),
     ],
 )
 def test_features_that_do_not_fit_are_told_by_record(kind, feature, reason):

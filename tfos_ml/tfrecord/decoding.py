@@ -196,13 +196,7 @@ class Decoder:
         self._expect(~wrong, records)
         bounds = _bounds(np.bincount(owner, minlength=len(start)))
         data, offsets = gather(self.buffer, begin, finish)
-        if not pa.types.is_float64(self.column.element):
-            return self._fitted(binary(data, offsets), bounds, records), bounds
-        uneven = (finish - begin) % 8 != 0
-        if uneven.any():
-            self._mark(records[owner[uneven]], "has bytes whose number is not a multiple of 8", "takes 8 bytes a value")
-            return pa.nulls(0, pa.float64()), np.zeros(len(start) + 1, np.int64)
-        return pa.array(data.view("<f8")), offsets[bounds] // 8
+        return self._fitted(binary(data, offsets), bounds, records), bounds
 
     def _fitted(self, values: pa.Array, bounds: Array, records: Array) -> pa.Array:
         """Cast values to the type of the column. Values that do not fit become null, and a problem of their record."""

@@ -55,21 +55,15 @@ def _distinct(lengths: Array) -> tuple[Array, Array]:
     return known - 1, place[lengths + 1]
 
 
-def encode(
-    arrays: Sequence[pa.Array], columns: Sequence[Column], record_type: str, *, exact_doubles: bool = False
-) -> pa.LargeBinaryArray:
-    """Encode one message per row.
-
-    Doubles are rounded to float32, or written as bytes with `exact_doubles`. Raises ``NullValueError`` if an array
-    contains a null.
-    """
+def encode(arrays: Sequence[pa.Array], columns: Sequence[Column], record_type: str) -> pa.LargeBinaryArray:
+    """Encode one message per row; doubles are rounded to float32. Raises ``NullValueError`` for a null in an array."""
     count = len(arrays[0]) if arrays else 0
     if not count:
         return pa.array([], pa.large_binary())
     pairs = list(zip(arrays, columns, strict=True))
-    entries = [_feature(a, c, c.ndim, exact_doubles, _entry(c)) for a, c in pairs if c.ndim < 2]
+    entries = [_feature(a, c, c.ndim, _entry(c)) for a, c in pairs if c.ndim < 2]
     message = _all_of(entries, count).after(_layers(_CONTEXT))
-    lists = [_feature_list(array, column, exact_doubles) for array, column in pairs if column.ndim == 2]
+    lists = [_feature_list(array, column) for array, column in pairs if column.ndim == 2]
     if record_type == SEQUENCE and lists:
         message = _all_of([message, _all_of(lists, count).after(_layers(_FEATURE_LISTS))], count)
     return message.joined()
@@ -100,21 +94,14 @@ def _entry(column: Column) -> tuple[bytes, bytes]:
     return _ITEM, _KEY + varint(len(column.key)) + column.key + _VALUE
 
 
-def _feature_list(array: pa.Array, column: Column, exact_doubles: bool) -> Parts:
+def _feature_list(array: pa.Array, column: Column) -> Parts:
     """Entries of FeatureLists, from arrays of arrays; a null array becomes a feature without a list."""
     values, bounds = _items(array)
-    items = _feature(values, column, 1, exact_doubles, (_ITEM,), null=_ITEM + varint(0))
+    items = _feature(values, column, 1, (_ITEM,), null=_ITEM + varint(0))
     return _sliced(items, bounds, array).after(_layers(*_entry(column)))
 
 
-def _feature(
-    array: pa.Array,
-    column: Column,
-    ndim: int,
-    exact_doubles: bool,
-    layers: Sequence[bytes],
-    null: bytes | None = None,
-) -> Parts:
+def _feature(array: pa.Array, column: Column, ndim: int, layers: Sequence[bytes], null: bytes | None = None) -> Parts:
     """Serialized Features with their lists, within `layers`; null rows stay null, or become `null` if that is given."""
     if column.is_vector:
         array = plain(array)
@@ -127,15 +114,13 @@ def _feature(
         rows, values = array, array.drop_null()
         is_valid = array.is_valid().to_numpy(zero_copy_only=False)
         bounds = np.concatenate([[0], np.cumsum(is_valid)]) if array.null_count else np.arange(len(array) + 1)
-    list_type = BYTES if exact_doubles and pa.types.is_float64(column.element) else column.lists[0]
+    list_type = column.lists[0]
     in_feature = (*layers, bytes([list_type]))
     in_list = _layers(*in_feature, _ITEM)
-    if list_type == BYTES and not pa.types.is_float64(column.element):
+    if list_type == BYTES:
         if not ndim:
             return _texts(rows).after(in_list, null)
         return _sliced(_texts(values).after(_layers(_ITEM)), bounds, rows).after(_layers(*in_feature), null)
-    if list_type == BYTES:
-        return _double_bytes(values, bounds, rows).after(in_list, null)
     without_values = _layers(*in_feature)(0)  # an empty array becomes a feature with an empty list
     pack = _packed_floats if list_type == FLOAT else _packed_integers
     return pack(values, bounds, rows).after(lambda n: in_list(n) if n else without_values, null)
@@ -162,11 +147,6 @@ def _texts(values: pa.Array) -> Parts:
         values = pc.cast(values, pa.string())
     values = values.cast(pa.large_binary())
     return Parts([values], pc.fill_null(pc.binary_length(values), -1).to_numpy())
-
-
-def _double_bytes(values: pa.Array, bounds: Array, rows: pa.Array) -> Parts:
-    """The bytes of all doubles of a row, as one value."""
-    return _cut(values.to_numpy(zero_copy_only=False).astype("<f8").view(np.uint8), bounds * 8, rows)
 
 
 def _packed_floats(values: pa.Array, bounds: Array, rows: pa.Array) -> Parts:

@@ -5,8 +5,7 @@ Column                                   Written as                    Read from
 =======================================  ============================  ============================================
 int8 ... int64, bool                     Int64List                     Int64List
 float                                    FloatList                     FloatList, Int64List
-double                                   FloatList, or BytesList of    FloatList, Int64List, BytesList of eight
-                                         eight bytes a value           little-endian bytes a value
+double                                   FloatList, rounded            FloatList, Int64List
 decimal                                  BytesList of text             BytesList of text, FloatList, Int64List
 string (UTF-8), binary                   BytesList                     BytesList
 array of these                           the same, several values      the same
@@ -56,9 +55,7 @@ class Column:
             return (INT64,)
         if pa.types.is_decimal(arrow_type):
             return BYTES, FLOAT, INT64
-        if pa.types.is_float64(arrow_type):
-            return FLOAT, INT64, BYTES
-        return (FLOAT, INT64) if pa.types.is_float32(arrow_type) else (BYTES,)
+        return (FLOAT, INT64) if pa.types.is_floating(arrow_type) else (BYTES,)
 
 
 def columns_of(schema: pa.Schema, record_type: str) -> list[Column]:

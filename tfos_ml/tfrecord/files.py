@@ -25,7 +25,7 @@ SUCCESS, TEMPORARY = "_SUCCESS", "_temporary"
 COMMITTING = "_committing"
 """A file in the temporary directory of a job while it commits."""
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_PATTERN = re.compile(r"[*?\[{]")
+_PATTERN = re.compile(r"[*?\[]")
 _UNSAFE = re.compile("[\x00-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")  # in names of directories; Hive's set
 
 
@@ -132,21 +132,11 @@ def _expanded(uri: str) -> Iterable[tuple[str, fs.FileSystem, str]]:
     filesystem, start = filesystems.open_uri(root or "/")
     places = [start.rstrip("/") or "/"]
     if first < len(parts):
-        patterns = _braces("/".join(parts[first:]))
-        places = sorted({match for p in patterns for match in _matches(filesystem, places[0], p.split("/"))})
+        places = sorted(_matches(filesystem, places[0], parts[first:]))
     existing = [info.path for info in filesystem.get_file_info(places) if info.type != fs.FileType.NotFound]
     if not existing:
         raise EmptyDataError(f"There are no TFRecords at {redact(uri)}. Check the path.")
     return [(root or "/", filesystem, place) for place in existing]
-
-
-def _braces(pattern: str) -> list[str]:
-    """Expand the alternatives in braces of a pattern."""
-    match = re.search(r"\{([^{}]*)\}", pattern)
-    if not match:
-        return [pattern]
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    return [p for part in match[1].split(",") for p in _braces(before + part + after)]
 
 
 def _matches(filesystem: fs.FileSystem, directory: str, patterns: Sequence[str]) -> Iterator[str]:

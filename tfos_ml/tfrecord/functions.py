@@ -88,7 +88,7 @@ def save_as_tfrecords(
     partition_by : str or list of str
         Columns whose values become directories, as ``name=value``.
     **options
-        Options of the data source for writing: ``recordType``, ``codec``, ``doubles``.
+        Options of the data source for writing: ``recordType``, ``codec``.
 
     Raises
     ------
@@ -171,13 +171,12 @@ def load_tfrecords(
         The columns to read. By default the schema file of the directory says them, or they are inferred from a sample
         of the records of each file.
     **options
-        Options of the data source for reading: ``recordType``, ``codec``, ``mode``, ``columnNameOfCorruptRecord``,
-        ``sampleRecords``, ``maxPartitionBytes``.
+        Options of the data source for reading: ``recordType``, ``codec``, ``sampleRecords``, ``maxPartitionBytes``.
 
     Returns
     -------
     DataFrame
-        Evaluated lazily. A record that cannot be read fails the job, unless ``mode`` says otherwise.
+        Evaluated lazily. A record that cannot be read fails the job with ``CorruptRecordError``.
 
     Raises
     ------

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from tfos_ml.errors import ParamError
 from tfos_ml.tfrecord.feature_types import RECORD_TYPES
 
-FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
-_MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
 GZIP, ZLIB, PLAIN = "gzip", "zlib", "none"
 _CODECS = {
     "gzip": GZIP,
@@ -23,11 +21,10 @@ _CODECS = {
     "none": PLAIN,
     "uncompressed": PLAIN,
 }
-_DOUBLES = ("float", "bytes")
 _PATHS = ("path", "paths")
 _NAMES = (
-    *("recordType", "codec", "compression", "mode", "columnNameOfCorruptRecord", "binaryFeatures"),
-    *("sampleRecords", "maxPartitionBytes", "partitionBy", "doubles"),
+    *("recordType", "codec", "compression"),
+    *("binaryFeatures", "sampleRecords", "maxPartitionBytes", "partitionBy"),
 )
 
 
@@ -37,18 +34,10 @@ class Options:
 
     record_type: str = ""  # empty: that of the schema file, or else Example
     codec: str | None = None  # None: for reading, detected from the first bytes of a file; for writing, no compression
-    mode: str = FAILFAST  # what to do with a record that cannot be read
-    corrupt_column: str = "_corrupt_record"
     binary_features: tuple[str, ...] = ()  # to read as binary rather than as string
     sample_records: int = 100  # number of records of each file from which columns are inferred
     max_partition_bytes: int = 128 << 20  # bytes of files that one task reads
     partition_by: tuple[str, ...] = ()
-    exact_doubles: bool = False
-
-    @property
-    def corrupt_columns(self) -> list[str]:
-        """The column for records that cannot be read; empty if the mode has none."""
-        return [self.corrupt_column] if self.mode == PERMISSIVE else []
 
 
 def parsed(options: Mapping[str, str]) -> Options:
@@ -66,13 +55,10 @@ def parsed(options: Mapping[str, str]) -> Options:
     return Options(
         record_type=_one_of("recordType", given["recordType"], RECORD_TYPES) if "recordType" in given else "",
         codec=_CODECS[_one_of("codec", codec, tuple(_CODECS))] if codec else None,
-        mode=_one_of("mode", given.get("mode", default.mode), _MODES),
-        corrupt_column=given.get("columnNameOfCorruptRecord", default.corrupt_column),
         binary_features=_names(given.get("binaryFeatures", "")),
         sample_records=_positive("sampleRecords", given.get("sampleRecords", default.sample_records)),
         max_partition_bytes=_positive("maxPartitionBytes", given.get("maxPartitionBytes", default.max_partition_bytes)),
         partition_by=_names(given.get("partitionBy", "")),
-        exact_doubles=_one_of("doubles", given.get("doubles", "float"), _DOUBLES) == "bytes",
     )
 
 

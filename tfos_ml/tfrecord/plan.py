@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tfos_ml.common.spark_api import arrow_schema_of
-from tfos_ml.errors import ColumnTypeError, ParamError
+from tfos_ml.errors import ColumnTypeError
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, EXAMPLE, Column, columns_of
 from tfos_ml.tfrecord.files import DataFile, DataSet, find, located, partition_type
-from tfos_ml.tfrecord.options import PERMISSIVE, Options
+from tfos_ml.tfrecord.options import Options
 from tfos_ml.tfrecord.reading import Reader
 from tfos_ml.tfrecord.schema_inference import infer
 from tfos_ml.tfrecord.writing import Destination, check_columns
@@ -55,14 +55,8 @@ def plan_read(
     if schema is None:
         schema = _schema(data_set, options, saved)
     arrow = arrow_schema_of(schema)
-    for name in options.corrupt_columns:
-        if name not in arrow.names or arrow.field(name).type != pa.binary():
-            raise ParamError(
-                f"mode='{PERMISSIVE}' needs a column '{name}' of type binary in the schema, for records that cannot be "
-                f"read; got: {', '.join(arrow.names)}. Add it, or set option columnNameOfCorruptRecord."
-            )
-    not_in_records = {*data_set.partition_names, *options.corrupt_columns}
-    columns = columns_of(pa.schema([f for f in arrow if f.name not in not_in_records]), options.record_type)
+    in_records = [f for f in arrow if f.name not in data_set.partition_names]
+    columns = columns_of(pa.schema(in_records), options.record_type)
     return ReadPlan(_tasks(data_set.files, options.max_partition_bytes), schema, columns, options)
 
 
@@ -89,8 +83,7 @@ def _schema(data_set: DataSet, options: Options, saved: dict[str, Any]) -> Struc
         fields = [f for f in from_arrow_schema(infer(data_set.files, options)) if f.name not in partitions]
     names = {f.name for f in fields}
     types = {n: partition_type(dict(f.partition)[n] for f in data_set.files) for n in partitions if n not in names}
-    added = pa.schema([*types.items(), *((name, pa.binary()) for name in options.corrupt_columns)])
-    return StructType([*fields, *from_arrow_schema(added)])
+    return StructType([*fields, *from_arrow_schema(pa.schema(types.items()))])
 
 
 def _tasks(files: Sequence[DataFile], most: int) -> tuple[tuple[DataFile, ...], ...]:

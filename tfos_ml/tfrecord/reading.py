@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,23 +15,20 @@ from tfos_ml.tfrecord.decoding import binary, decode
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, Column
 from tfos_ml.tfrecord.files import DataFile, storage_errors
 from tfos_ml.tfrecord.framing import FOOTER, HEADER, Frames, damaged, find_frames
-from tfos_ml.tfrecord.options import DROPMALFORMED, FAILFAST, PERMISSIVE, PLAIN, Options
+from tfos_ml.tfrecord.options import PLAIN, Options
 from tfos_ml.tfrecord.wire import PADDING, Array, Buffer, gather
 
 CHUNK_BYTES = 4 << 20
 """Bytes of a file that are decoded at once."""
-_SHOWN_REST = 1 << 20  # bytes kept after a damaged length
 _READ_BYTES = 1 << 20
 _ZLIB_OR_GZIP = 47  # window bits with which zlib reads both formats
-_log = logging.getLogger("tfos_ml.tfrecord")
 
 
 @dataclass(frozen=True)
 class FileChunk:
     """A part of a file, and the complete records at its beginning."""
 
-    data: Array  # uint8, ``PADDING`` bytes longer than `size`
-    size: int
+    data: Array  # uint8, with at least ``PADDING`` bytes after the records
     offset: int  # of the first byte in the (uncompressed) file
     number: int  # of the first record in the file
     frames: Frames
@@ -64,7 +60,7 @@ def _chunks(stream: pa.NativeFile | _Inflated, size: int) -> Iterator[FileChunk]
         is_last = frames.broken or at_end
         if len(frames.start) or is_last:
             torn = _torn(frames, filled - frames.consumed, stream) if is_last else ""
-            yield FileChunk(data, filled, offset, number, frames, torn)
+            yield FileChunk(data, offset, number, frames, torn)
         if is_last:
             return
         offset += frames.consumed
@@ -146,21 +142,16 @@ class Reader:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records of the file.
 
-        Raises ``CorruptRecordError`` in mode ``FAILFAST`` if a record is damaged or does not fit the columns,
-        ``DataError`` if the store fails, and ``ColumnTypeError`` if a value in the name of a directory does not fit
-        its column.
+        Raises ``CorruptRecordError`` if a record is damaged or does not fit the columns, ``DataError`` if the store
+        fails, and ``ColumnTypeError`` if a value in the name of a directory does not fit its column.
         """
         constants = {k: self._constant(k, v) for k, v in self.file.partition if k in self.schema.names}
-        dropped = 0
         for chunk in chunks(self.file, self.options.codec):
-            by_name, rows, lost = self._columns(chunk)
-            dropped += lost
-            for name, value in constants.items():
-                by_name[name] = pa.repeat(value, rows)
+            rows = len(chunk.frames.start)
+            by_name = dict(zip((column.name for column in self.columns), self._columns(chunk), strict=True))
+            by_name |= {name: pa.repeat(value, rows) for name, value in constants.items()}
             if rows:
                 yield pa.RecordBatch.from_arrays([by_name[name] for name in self.schema.names], schema=self.schema)
-        if dropped and self.options.mode == DROPMALFORMED:
-            _log.warning("%s: %d corrupt records were dropped (mode=DROPMALFORMED)", self.file.shown, dropped)
 
     def _constant(self, name: str, value: str | None) -> pa.Scalar:
         arrow_type = self.schema.field(name).type
@@ -172,60 +163,28 @@ class Reader:
                 "Pass a schema in which the column is a string."
             ) from error
 
-    def _columns(self, chunk: FileChunk) -> tuple[dict[str, pa.Array], int, int]:
-        """The columns of a chunk by name, the number of rows, and the number of records that cannot be read."""
+    def _columns(self, chunk: FileChunk) -> list[pa.Array]:
+        """The columns of a chunk; raises ``CorruptRecordError`` for the first record that cannot be read."""
         start, end = chunk.frames.start, chunk.frames.end
-        is_bad = damaged(chunk.data, chunk.frames)
-        good = np.flatnonzero(~is_bad)
-        if self.options.record_type == BYTE_ARRAY:
-            content, offsets = gather(Buffer.of(chunk.data), start[good], end[good])
-            arrays, problems = [binary(content, offsets).cast(self.columns[0].type)], {}
-        else:
-            decoded = decode(chunk.data, start[good], end[good], self.columns, self.options.record_type)
-            arrays, problems = decoded.columns, decoded.problems
-        if self.options.mode == FAILFAST:
-            self._check(chunk, is_bad, {int(good[row]): reason for row, reason in problems.items()})
-        is_bad[good[sorted(problems)]] = True
-        lost = int(is_bad.sum()) + bool(chunk.torn)
-        rows = len(start)
-        if lost:
-            places = np.full(rows, -1)
-            places[good] = np.arange(len(good))
-            places[is_bad] = -1
-            if self.options.mode == DROPMALFORMED:
-                places = places[~is_bad]
-            elif chunk.torn:
-                places = np.append(places, -1)
-            rows = len(places)
-            arrays = [array.take(pa.array(places, mask=places < 0)) for array in arrays]
-        by_name = dict(zip((column.name for column in self.columns), arrays, strict=True))
-        for name in self.options.corrupt_columns:
-            by_name[name] = _corrupt(chunk, is_bad) if lost else pa.nulls(rows, pa.binary())
-        return by_name, rows, lost
-
-    def _check(self, chunk: FileChunk, is_bad: Array, problems: dict[int, str]) -> None:
-        """Raise ``CorruptRecordError`` for the first record that cannot be read."""
-        frames = chunk.frames
-        reasons = dict.fromkeys(np.flatnonzero(is_bad).tolist(), "the checksum of its data is wrong") | problems
+        is_damaged = damaged(chunk.data, chunk.frames)
+        problems = dict.fromkeys(np.flatnonzero(is_damaged).tolist(), "the checksum of its data is wrong")
         if chunk.torn:
-            reasons[len(frames.start)] = chunk.torn
-        if not reasons:
-            return
-        row = min(reasons)
+            problems[len(start)] = chunk.torn
+        if self.options.record_type == BYTE_ARRAY:
+            arrays = [binary(*gather(Buffer.of(chunk.data), start, end)).cast(self.columns[0].type)]
+        else:
+            decoded = decode(chunk.data, start, end, self.columns, self.options.record_type)
+            arrays, problems = decoded.columns, decoded.problems | problems
+        if problems:
+            raise self._corrupt(chunk, problems)
+        return arrays
+
+    def _corrupt(self, chunk: FileChunk, problems: dict[int, str]) -> CorruptRecordError:
+        frames, row = chunk.frames, min(problems)
         offset = chunk.offset + (int(frames.start[row]) - HEADER if row < len(frames.start) else frames.consumed)
-        raise CorruptRecordError(
+        return CorruptRecordError(
             f"{self.file.shown}: record {chunk.number + row}, at byte {offset} of the (uncompressed) file: "
-            f"{reasons[row]}. Option mode is '{FAILFAST}'. Set it to '{DROPMALFORMED}' to drop such "
-            f"records, or to '{PERMISSIVE}' to get them in a column.",
+            f"{problems[row]}. Write a damaged file again, or leave it out; for a whole one, pass a schema that fits.",
             self.file.shown,
             offset,
         )
-
-
-def _corrupt(chunk: FileChunk, is_bad: Array) -> pa.BinaryArray:
-    """The bytes of the records that cannot be read, null for the others."""
-    spans = zip(chunk.frames.start.tolist(), chunk.frames.end.tolist(), is_bad.tolist(), strict=True)
-    records = [chunk.data[start:end].tobytes() if bad else None for start, end, bad in spans]
-    if chunk.torn:
-        records.append(chunk.data[chunk.frames.consumed : chunk.size][:_SHOWN_REST].tobytes())
-    return pa.array(records, pa.binary())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +13,11 @@ from tfos_ml.errors import ColumnTypeError, CorruptRecordError, EmptyDataError
 from tfos_ml.tfrecord.feature_types import EXAMPLE
 from tfos_ml.tfrecord.files import DataFile
 from tfos_ml.tfrecord.framing import damaged
-from tfos_ml.tfrecord.options import FAILFAST, Options
+from tfos_ml.tfrecord.options import Options
 from tfos_ml.tfrecord.protobuf import LISTS, parsed
 from tfos_ml.tfrecord.reading import chunks
 
-_THREADS, _SAMPLE_BYTES = 16, 1 << 20
+_SAMPLE_BYTES = 1 << 20
 _BYTES, _FLOATS, _INTEGERS = LISTS
 
 
@@ -58,17 +56,12 @@ def infer(files: Sequence[DataFile], options: Options) -> pa.Schema:
     A feature of integers in some records and of floats in others is double.
     """
     columns: dict[str, SeenFeature] = {}
-    lock = threading.Lock()
-
-    def look_into(file: DataFile) -> bool:
+    has_records = False
+    for file in files:
         records = _sample(file, options)
-        with lock:
-            add_records(columns, records, options.record_type, file.shown)
-        return bool(records)
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        has_records = list(pool.map(look_into, files))
-    if not any(has_records):
+        add_records(columns, records, options.record_type, file.shown)
+        has_records |= bool(records)
+    if not has_records:
         first_file = files[0].shown if files else "the directory"
         raise EmptyDataError(
             f"The columns cannot be inferred, because there is no record in {len(files)} files ({first_file}, ...). "
@@ -84,7 +77,7 @@ def _sample(file: DataFile, options: Options) -> list[bytes]:
         if len(good):
             spans = zip(chunk.frames.start[good].tolist(), chunk.frames.end[good].tolist(), strict=True)
             return [chunk.data[start:end].tobytes() for start, end in spans]
-        if chunk.torn and options.mode == FAILFAST:
+        if chunk.torn:
             raise CorruptRecordError(
                 f"{file.shown} has no complete record. It may not be a TFRecord file, or its codec is not supported.",
                 file.shown,

@@ -93,7 +93,7 @@ def _records(batch: pa.RecordBatch, columns: Sequence[Column], options: Options)
     if options.record_type != BYTE_ARRAY:
         if not arrays:
             return pa.array([b""] * batch.num_rows, pa.large_binary())
-        return encode(arrays, columns, options.record_type, exact_doubles=options.exact_doubles)
+        return encode(arrays, columns, options.record_type)
     if arrays[0].null_count:
         raise NullValueError(
             f"Column '{columns[0].name}' has a null, which cannot be a record. Drop (df.na.drop) or fill such rows."
