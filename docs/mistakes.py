@@ -209,17 +209,6 @@ def not_compiled(table: Table) -> None:
     KerasEstimator(model=keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)]))
 
 
-@mistake("Leaving out the softmax", known=True)
-def logits(table: Table) -> None:
-    import keras
-
-    from tfos_ml import KerasEstimator
-
-    model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(3)])
-    model.compile("sgd", "sparse_categorical_crossentropy")
-    KerasEstimator(model=model, probabilityCol="probability").fit(table.df)
-
-
 @mistake("Leaving out inputMapping for several inputs", known=True)
 def several_inputs(table: Table) -> None:
     import keras

@@ -96,17 +96,6 @@ def test_labels_that_cannot_fit(keras, df, column, units, loss, message, request
         job.fit(df)
 
 
-def test_a_last_layer_that_does_not_go_with_the_loss(keras, df, no_job):
-    fix = r"expects probabilities. Give its layer activation='softmax', or compile with loss=keras.losses.Sparse"
-    with pytest.raises(errors.ModelError, match=fix):
-        KerasEstimator(model=network(keras, activation=None)).fit(df)
-    logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    with pytest.raises(errors.ModelError, match="Compile it without from_logits"):
-        KerasEstimator(model=network(keras, loss=logits)).fit(df)
-    with pytest.raises(errors.ModelError, match="always 1. Use activation='sigmoid'"):
-        KerasEstimator(model=network(keras, units=1, loss="binary_crossentropy")).fit(df)
-
-
 def test_a_label_of_text_and_a_feature_of_text(keras, df, no_job):
     text = df.withColumn("label", F.lit("a"))
     with pytest.raises(errors.ColumnTypeError, match=r"'label' holds string; a loss needs numbers.*StringIndexer"):

@@ -15,7 +15,6 @@ from keras_programs import (
     batch_normalized,
     loss_of_own_step,
     numbers,
-    own_call_loss,
     small,
     unlabeled_images,
 )
@@ -134,22 +133,14 @@ def first_rows(rows, drawn, times):
     return drawn[: rows.count * times]
 
 
-def counted_twice(terms, name, value):
-    terms.values[name] = value
-    return 2 * value
-
-
 BUGS = {  # in our own code: the program that shows it, where, and what stands there
     "a sum taken for a mean": (added_sum, LossTerms, "_scaled", unscaled),
-    "a loss counted twice": (own_call_loss, LossTerms, "_scaled", counted_twice),
     "moments of a worker's own rows": (batch_normalized, data_parallel, "global_moments", moments_of_own_rows),
     "the draws of other rows": (own_sampling, RowsOfStep, "_own", first_rows),
 }
 
 
-@pytest.mark.parametrize(
-    "bug", [pytest.param(bug, marks=[pytest.mark.chaos] * (bug == "a loss counted twice")) for bug in BUGS]
-)
+@pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_of_our_own_is_found(bug, tmp_path, monkeypatch):
     make, owner, name, planted = BUGS[bug]
     assert told(make, numbers(), tmp_path) == ""

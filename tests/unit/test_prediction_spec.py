@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tfos_ml.data.casting import TensorInfo
+from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import (
     BINARY,
     MULTICLASS,
@@ -114,3 +115,14 @@ class TestClassify:
         found = classify(outputs, PredictionSpec(MULTICLASS), threshold=0.9)
         assert found["prediction"].tolist() == [1, 0]
         assert found["probability"].tolist() == found["raw"].tolist() == outputs.tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [(MULTICLASS, np.array([[9.4, -2.8, 0.1], [0.5, 0.2, 0.3]])), (BINARY, np.array([[-0.4], [1.7]]))],
+)
+def test_other_values_are_never_given_as_probabilities(kind, values):
+    with pytest.raises(ModelError, match="but its loss expects probabilities"):
+        classify(values, PredictionSpec(kind), 0.5)
+    found = classify(values, PredictionSpec(kind, from_logits=True), 0.5)
+    np.testing.assert_allclose(found["probability"].sum(axis=1), 1)

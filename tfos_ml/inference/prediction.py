@@ -171,19 +171,12 @@ def classify(outputs: Array, prediction_spec: PredictionSpec, threshold: float) 
     return {"raw": values, "probability": probability, "prediction": values.argmax(axis=1).astype(np.float64)}
 
 
-def bounds_outside_probabilities(values: Array) -> tuple[float, float] | None:
-    """The smallest and the largest finite value, if they cannot be probabilities."""
+def _check_probabilities(values: Array) -> None:
     finite = values[np.isfinite(values)]
     if not finite.size:
-        return None
+        return
     low, high = float(finite.min()), float(finite.max())
-    return (low, high) if low < -_ROUNDING or high > 1 + _ROUNDING else None
-
-
-def _check_probabilities(values: Array) -> None:
-    bounds = bounds_outside_probabilities(values)
-    if bounds is not None:
-        low, high = bounds
+    if low < -_ROUNDING or high > 1 + _ROUNDING:
         raise ModelError(
             f"The model returned values from {low:.4g} to {high:.4g}, but its loss expects probabilities. End the "
             "model with a softmax or sigmoid, or compile it with from_logits=True, and fit again; or set outputMapping "

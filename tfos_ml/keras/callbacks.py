@@ -14,7 +14,6 @@ import tensorflow as tf
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
 from tfos_ml.keras.alike_weights import check_alike
 from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter
-from tfos_ml.keras.finite_weights import WeightWatch
 from tfos_ml.keras.layer_state import LayerState
 from tfos_ml.keras.metric_sums import MetricSums, numbers
 from tfos_ml.keras.state_store import Request
@@ -206,7 +205,6 @@ class EpochEndSync(keras.callbacks.Callback):
         agree_on_batches: bool,
         raises_on_nan: bool,
         epoch_done: Callable[[int, dict[str, float], float, bool], None],
-        weights: WeightWatch,
         steps_done: Callable[[int, int, float], None],
         steps_between: int | None,
         wait_saved: Callable[[], None],
@@ -218,7 +216,6 @@ class EpochEndSync(keras.callbacks.Callback):
         self._agree_on_batches = agree_on_batches
         self._raises_on_nan = raises_on_nan
         self._epoch_done = epoch_done
-        self._weights = weights
         self._steps_done, self._steps_between, self._wait_saved = steps_done, steps_between, wait_saved
         self._elapsed = elapsed  # seconds of the epoch in which the training resumes
         self._began = 0.0
@@ -274,7 +271,7 @@ class EpochEndSync(keras.callbacks.Callback):
         self._state.replaced = self._state.in_step.metrics.end_pass(batches, mine, self._state.logs)
         self._state.in_step.layer_state.bring_together(len(batches) / batches.total)
         if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
-            self._weights.check(self._epoch)
+            _check_weights(self.model, self._epoch)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         batches = self._state.data.validation
@@ -307,6 +304,24 @@ class EpochEndSync(keras.callbacks.Callback):
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)
         if self._state.in_step.parallel.has_agreed_to_end():
             self._heed_request()
+
+
+def _check_weights(model: keras.Model, epoch: int) -> None:
+    """Raise ``NonFiniteTrainingError`` for bad weights after an epoch, counted from 0.
+
+    A ReLU may hide NaN from the loss. Weights that gradients do not train, such as a mask, may be infinite.
+    """
+    trained = {id(v) for v in model.trainable_variables}
+    floating = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
+    is_bad = {True: lambda v: ~tf.math.is_finite(v.value), False: lambda v: tf.math.is_nan(v.value)}
+    bad = [v.path for v in floating if tf.reduce_any(is_bad[id(v) in trained](v))]
+    if bad:
+        raise NonFiniteTrainingError(
+            f"weights of the model are not finite after epoch {epoch + 1}: {bad[0]}"
+            + (f", and {len(bad) - 1} more of {len(floating)} variables" if len(bad) > 1 else "")
+            + ", although the loss is finite. Look for NaN or infinity in the rows (handleInvalid='error'), and for "
+            "divisions by zero, logarithms of 0 and the like in the model; lower the learning rate or clip gradients"
+        )
 
 
 def _crosses(start: int, before: int, after: int, every: int) -> bool:

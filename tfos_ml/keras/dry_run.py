@@ -152,8 +152,6 @@ class _DryRun:
             tries = self._tries(rules)
             gradient_is_sum = self._gradient_is_sum(tries)
         outcomes = tries[0]
-        if not draws:
-            self._check_beside_keras(outcomes[ALL])
         assigned, notices = self._assigned(tries)
         return replace(
             rules,
@@ -221,25 +219,6 @@ class _DryRun:
                 return [outcome(part) for part in (ALL, FIRST, SECOND)]
             finally:
                 parallel.close()
-
-    def _check_beside_keras(self, ours: Outcome) -> None:
-        """Raise ``ModelError`` if the step on all rows has other gradients than Keras computes without our wrappers."""
-        gradients: list[Any] = []
-        self._begin()
-        with intercepted(lambda update, optimizer, given, variables: gradients.extend(given)):
-            self._model.train_step(self._parts[ALL])
-        far = {}
-        for name, gradient, expected in zip(ours.updated, ours.gradients, gradients, strict=True):
-            if expected is None:
-                continue
-            off, scale = np.abs(_dense(gradient) - _dense(expected)), np.abs(_dense(expected)).max(initial=0.0)
-            if off.max(initial=0.0) > self._tolerance * scale + 1e-6:
-                far[name] = float(off.max() / (scale + 1e-12))
-        if far:
-            raise ModelError(
-                f"Two workers would not train this model as one does. On {self._rows} rows tfos_ml computes other "
-                f"gradients than Keras alone: {_worst(far)}. Use clusterSize=1, and please report the model as a bug."
-            )
 
     def _begin(self) -> None:
         """Give all variables the values that every step begins with."""

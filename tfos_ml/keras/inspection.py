@@ -21,7 +21,6 @@ from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.inference.prediction import LossInfo
 from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow, without_collections
-from tfos_ml.keras.activations import output_activations
 from tfos_ml.keras.overview import ModelOverview, overview
 from tfos_ml.worker import keras_privates
 
@@ -43,7 +42,7 @@ class ModelDescription:
     adaptable, not_adapted : list of str
         Preprocessing layers that have ``adapt``, and those of them that still need it.
     activations : dict of str to str
-        By output name, from :func:`output_activations`.
+        By output name, if the layer of that name is a Dense.
     overview : ModelOverview
         Facts by which people compare models.
     has_call : bool
@@ -130,7 +129,7 @@ def describe(model: Any) -> ModelDescription:
         losses,
         [layer.name for layer in layers if hasattr(layer, "adapt")],
         [layer.name for layer in layers if _needs_adapt(layer)],
-        output_activations(model),
+        _activations(model),
         overview(model, {output: loss.name for output, loss in losses.items()}),
         has_call(model),
         has_predict_step(model),
@@ -189,6 +188,18 @@ def _layers(layer: Any) -> Iterator[Any]:
     if not hasattr(layer, "adapt"):  # those keep layers of their own, which they adapt
         for inner in getattr(layer, "_layers", None) or ():
             yield from _layers(inner)
+
+
+def _activations(model: Any) -> dict[str, str]:
+    """The activations of the Dense layers that outputs are named after."""
+    import keras
+
+    from tfos_ml.worker.export import declared_outputs
+
+    names = declared_outputs(model) or ()
+    layers = [layer for layer in getattr(model, "layers", ()) if layer.name in names]
+    dense = [layer for layer in layers if type(layer) is keras.layers.Dense]
+    return {layer.name: getattr(layer.activation, "__name__", "") for layer in dense}
 
 
 def _has_own_loss(model: Any) -> bool:

@@ -36,8 +36,6 @@ from tfos_ml.keras.callbacks import (
 from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules, not_exchanged
 from tfos_ml.keras.dry_run import find_rules
 from tfos_ml.keras.filled_lists import FilledLists
-from tfos_ml.keras.finite_weights import WeightWatch
-from tfos_ml.keras.first_batch import check_first_batch
 from tfos_ml.keras.layer_state import LayerState
 from tfos_ml.keras.metric_sums import MetricSums
 from tfos_ml.keras.model_source import ADAPTED_FILE, WEIGHTS_FILE
@@ -108,7 +106,6 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     model, data = build_model(task, ctx, group, notices)
     variables = _variables_of(model, data, group, ctx)
     start_alike(variables, group, ctx.is_chief)
-    notices += check_first_batch(model, data, task.description)
     notices += _prepare_export(model, data, task, ctx)
     _Training(task, ctx, group, variables, data, notices).run()
     return model
@@ -212,7 +209,6 @@ class _Training:
             agree_on_batches=acts_on_batches(self._task.callbacks),
             raises_on_nan=not stops_on_nan,
             epoch_done=self._epoch_done,
-            weights=WeightWatch(self._model),
             steps_done=self._store.save_within_epoch,
             steps_between=self._ctx.settings.checkpoint_steps,
             wait_saved=self._store.wait,

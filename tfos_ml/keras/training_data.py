@@ -199,12 +199,6 @@ class TrainingData:
         """The seed for the order of a stream's rows; None: the order of the DataFrame."""
         return self._ctx.settings.seed if stream == "train" and self._ctx.settings.shuffle else None
 
-    def first_inputs(self) -> Any:
-        """The inputs of the model for this worker's first rows, at most one batch."""
-        rows = self._gather(*self._rows.first(self._ctx.batch_size))
-        element = _with_ragged(tf.nest.map_structure(tf.constant, rows))
-        return element[0] if isinstance(element, tuple) else element
-
     @property
     def shuffle_notice(self) -> str:
         """A warning about the shuffle, if there is one."""

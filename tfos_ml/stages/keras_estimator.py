@@ -40,7 +40,6 @@ from tfos_ml.keras.model_source import (
     registered_in_program,
     source_of,
 )
-from tfos_ml.keras.output_checks import check_activations, check_reductions
 from tfos_ml.keras.train_function import evaluate, train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
@@ -48,7 +47,13 @@ from tfos_ml.stages.adapt_rows import adapt_rows
 from tfos_ml.stages.cluster_estimator import ClusterEstimator
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.evaluation import KeptEstimator
-from tfos_ml.stages.keras_advice import refuse_param, warn_of_idle_layers, warn_of_monitors
+from tfos_ml.stages.keras_advice import (
+    refuse_param,
+    refuse_unreduced,
+    warn_of_activations,
+    warn_of_idle_layers,
+    warn_of_monitors,
+)
 from tfos_ml.stages.keywords import KerasEstimatorConstructor
 from tfos_ml.stages.model_columns import output_columns
 from tfos_ml.stages.params import KerasParams
@@ -189,12 +194,13 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         given = self._get("initialWeights")
         initial = read_weights(pyarrow_uri(given)) if given else None
         if self._get("clusterSize") > 1:
-            check_reductions(description)
+            refuse_unreduced(description)
         if not self._validates():
             warn_of_monitors(self._callbacks)
         if not description.can_be_served:
             warn(not_exported(NO_CALL), errors.NothingExportedWarning)
         layers = self._get("adaptLayers") or []
+        warn_of_activations(description)
         warn_of_idle_layers([name for name in description.idle_scalers if name not in layers])
         adapted = None
         if layers:
@@ -215,7 +221,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             check_class_weight(spec, (None,) * spec.ndim, description)
         columns = constrain(columns, description)
         check_attributes(given, columns, description)
-        check_activations(description)
         return columns, description
 
     def _feed_columns(self, given: StructType, spark: SparkSession | None) -> schema.FeedSchema:
