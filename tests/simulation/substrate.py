@@ -38,7 +38,6 @@ from tfos_ml.driver import (
     fit_job,
     nodes,
     progress,
-    received_files,
     restarts,
     run,
     slots,
@@ -92,7 +91,6 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield transport, "_close", lambda listener: listener.network.close(listener)
     yield transport, "make_credentials", lambda token: None
     yield transport.TransportServer, "connected_ports", lambda server: parts().network.connected_ports()
-    yield received_files, "threading", virtual_time.threading
     # a node's host
     yield supervisor, "ResourceClaim", simulated_node.Claim
     yield node_run, "Feeder", simulated_node.Rows

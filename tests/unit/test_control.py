@@ -1,6 +1,4 @@
 import contextlib
-import os
-import queue
 import signal
 import socket
 import subprocess
@@ -8,16 +6,12 @@ import sys
 import threading
 import time
 import uuid
-from pathlib import Path
 
 import pyarrow.flight as flight
 import pytest
 from conftest import wait_until
-from node_tasks import make_task
 
-from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.progress_link import ProgressLink
-from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.driver import nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client
@@ -25,9 +19,6 @@ from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportProgress
 from tfos_ml.protocol.failure import find_failure
-from tfos_ml.protocol.messages import Checkpoint
-from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.worker.inbox import Inbox
 
 DEADLINE = 10.0
 
@@ -130,7 +121,7 @@ class TestProgressLink:
         assert not server.nodes.wait_gone(0)
         link.say_gone(succeeded=True)
         assert server.nodes.progress() == {4: NodeProgress(rows=11)}
-        assert server.take_reports() == [{"loss": 1.0}, {"loss": 0.5}]
+        assert server.nodes.take_reports() == [{"loss": 1.0}, {"loss": 0.5}]
         assert server.nodes.wait_gone(0)
 
     def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
@@ -141,36 +132,6 @@ class TestProgressLink:
         link.report({"loss": 1.0})
         link.close()
         assert link.driver().answer is None
-
-
-def test_a_checkpoint_that_the_driver_does_not_take_is_given_up_before_the_process_stops_waiting(tmp_path, caplog):
-    (tmp_path / "checkpoint-0").mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        control = {"location": f"grpc+tls://127.0.0.1:{silent.getsockname()[1]}", "token": "token"}
-        task = make_task(control=control, settings=NodeSettings(feed_timeout=4.0))
-        messages = queue.SimpleQueue()
-        inbox = Inbox(iter(messages.get, None), 4.0, lambda: None)
-        inbox.start()
-        checkpoint = Checkpoint(str(tmp_path / "checkpoint-0"), 0, {}, 0.0)
-        NodeTelemetry(identity_of(task, 0, "127.0.0.1")).send_checkpoint(checkpoint, messages.put)
-        assert inbox.checkpoints_taken(1)
-        assert not inbox.checkpoints_taken(2)  # never raises: the training goes on
-    messages.put(None)
-    assert "Checkpoint of epoch 0 did not reach the driver" in caplog.text
-
-
-@pytest.mark.parametrize("size", [0, 10, (1 << 20) + 1])
-def test_files_arrive_whole_with_their_report_and_go_with_the_server(server, connect, tmp_path, size):
-    content = os.urandom(size)
-    (tmp_path / "file").write_bytes(content)
-    report = {"name": "checkpoint-3", "epoch": 3}
-    connect().send_file(tmp_path / "file", report, DEADLINE)
-    (received,) = server.take_reports()
-    path = Path(received.pop("path"))
-    assert received == report
-    assert path.read_bytes() == content
-    server.close()
-    assert not path.exists()
 
 
 SERVER = """

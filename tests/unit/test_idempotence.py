@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -234,9 +233,9 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     for i in range(100):
         link.report({"step": i})
     taken = []
-    assert wait_until(lambda: taken.extend(server.take_reports()) or len(taken) >= 100, DEADLINE)
+    assert wait_until(lambda: taken.extend(server.nodes.take_reports()) or len(taken) >= 100, DEADLINE)
     link.close()
-    assert [report["step"] for report in [*taken, *server.take_reports()]] == list(range(100))
+    assert [report["step"] for report in [*taken, *server.nodes.take_reports()]] == list(range(100))
     assert server.nodes.progress() == {0: NodeProgress(rows=1)}
     link.say_gone(succeeded=True)
 
@@ -278,7 +277,7 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
     assert server.all_gather.first() == {0: "0 in 0", 1: "1 in 0"}
 
 
-# Results and files
+# Results
 
 
 def deliver(server, rows, whole=True):
@@ -306,14 +305,3 @@ def test_results_that_come_twice_count_once_and_those_that_are_not_whole_never(s
     deliver(server, parts)
     assert server.nodes.have_results([0], 0)
     assert list(results.joined(server.nodes.results(), "model")) == [(0, b"abcdef")]
-
-
-@pytest.mark.parametrize("fault", ["lost", "late"])
-def test_a_file_that_comes_twice_is_taken_once(serve, connect, tmp_path, fault):
-    server = serve()
-    server.plan("put", fault)
-    (tmp_path / "file").write_bytes(b"content" * 1000)
-    connect(server).send_file(tmp_path / "file", {"name": "checkpoint-1", "epoch": 1}, 2 * DEADLINE)
-    (report,) = server.take_reports()
-    assert Path(report["path"]).read_bytes() == b"content" * 1000
-    assert server.counts["put"] == (2 if fault == "lost" else 1)

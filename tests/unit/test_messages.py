@@ -16,7 +16,7 @@ from tfos_ml.protocol.settings import NodeSettings, Telemetry
 
 COUNTS = m.RowCounts("AAAA", rows={"train": 3, "validation": 1}, skipped=2, extents=[[[1, 2]], []])
 SETTINGS = NodeSettings(
-    model_dir="hdfs://nn/models", pad_value=-1.5, files=["a", "b"], queues=["input"], telemetry=Telemetry(5, 0.5, 2)
+    model_dir="hdfs://nn/models", pad_value=-1.5, files=["a", "b"], queues=["input"], telemetry=Telemetry(5, 0.5)
 )
 SCHEMA = FeedSchema(
     (ColumnSpec("x", "a.b", "feature", "float32", 2, constraint=ColumnConstraint("x", (None, 3))),), True
@@ -29,7 +29,6 @@ EXAMPLES = [
     m.Agreement({"worker:0": COUNTS, "worker:1": m.RowCounts(why="has ended")}),
     m.BarrierPassed("start", None),
     m.PortReleased(),
-    m.CheckpointTaken(),
     m.Preempted(),
     m.ClusterDone(),
     m.Heartbeat(serves=True),
@@ -44,7 +43,6 @@ EXAMPLES = [
     m.Report({"loss": 0.5, "rows": 3}, None, 4, 1.5),
     m.LogLine("zeile\n é"),
     m.Summary({"ending": "returned", "nested": {"a": [1, None]}}),
-    m.Checkpoint("/a", 3, {"loss": 0.5}, 1.5),
     m.Trained(Position(1, 20, 50), is_saved=True),
     m.Exported("/a"),
     m.Results("/a"),

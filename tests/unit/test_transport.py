@@ -39,7 +39,6 @@ from tfos_ml.protocol.control_messages import (
     ReportFailure,
     ReportGone,
     ReportProgress,
-    SendFile,
     SendResults,
 )
 
@@ -67,7 +66,7 @@ node = RowServer(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
 sys.stdin.read()
 nodes = driver.nodes
-state = [nodes.progress(), driver.all_gather.first(), driver.take_reports(), nodes.failure(), nodes.results()]
+state = [nodes.progress(), driver.all_gather.first(), nodes.take_reports(), nodes.failure(), nodes.results()]
 print(json.dumps([*state, driver.feeds.stop_requested, inlet.progress()["rows"], told]))
 node.close(), inlet.close(), driver.close()
 """
@@ -288,7 +287,6 @@ CALLS_OF_MEMBERS = [
 ]
 GOOD = {type(call).__name__: decode(dict, encode(call)) for call in CALLS_OF_MEMBERS}
 SEND_RESULTS = decode(dict, encode(SendResults(1)))
-SEND_FILE = decode(dict, encode(SendFile({"name": "a"}, 1, "b")))
 PUT = decode(dict, encode(PutPartition(1, 0, "a", "input", 1, 60.0)))
 EXCHANGE = decode(dict, encode(ExchangeRows("input", 60.0)))
 GOOD_PUT = flight.FlightDescriptor.for_command(encode(PUT))
@@ -374,7 +372,7 @@ def fuzz_as_member(driver: flight.FlightClient, node: flight.FlightClient, rng: 
         name = rng.choice([some_bytes(rng).decode("latin-1"), "", "progress", "close", "__init__", "x" * 100_000])
         refused(lambda: act(rng.choice([driver, node]), name, encode(GOOD[action])))
     elif kind == 1:
-        refused(lambda: put(driver, some_descriptor(rng, rng.choice([SEND_RESULTS, SEND_FILE])), some_batch(rng)))
+        refused(lambda: put(driver, some_descriptor(rng, SEND_RESULTS), some_batch(rng)))
     elif kind == 2:
         refused(lambda: put(node, rng.choice([some_descriptor(rng, PUT), GOOD_PUT]), some_batch(rng)))
     elif kind == 3:

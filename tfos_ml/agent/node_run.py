@@ -292,8 +292,6 @@ class NodeRun:
                 self._output.say(message.text)
             case messages.Summary():
                 self._outcome.facts.update(message.facts)
-            case messages.Checkpoint():
-                self._telemetry.send_checkpoint(message, self._send)
             case messages.Trained():
                 self._outcome.note(message)
             case messages.Exported():

@@ -1,23 +1,17 @@
-"""Sends samples of the node's host and checkpoints to the driver, for MLflow."""
+"""Sends samples of the node's host to the driver, for MLflow."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.progress_link import ProgressLink
-from tfos_ml.inference.archive import pack
-from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.messages import Checkpoint, CheckpointTaken
 
 logger = logging.getLogger(__name__)
 SYSTEM = "system"  # MLflow shows metrics with this prefix on a separate page
@@ -49,30 +43,6 @@ class NodeTelemetry:
             self._link.report(report)
         else:
             self._system_reports.append(report)
-
-    def send_checkpoint(self, checkpoint: Checkpoint, send: Callable[[CheckpointTaken], None]) -> None:
-        """Send a checkpoint to the driver in a thread, delete it, and answer the process."""
-        threading.Thread(target=self._upload, args=(checkpoint, send), name="checkpoint", daemon=True).start()
-
-    def _upload(self, checkpoint: Checkpoint, send: Callable[[CheckpointTaken], None]) -> None:
-        directory, epoch = Path(checkpoint.directory), checkpoint.epoch
-        # the process waits for the answer for feedTimeout
-        deadline = time.monotonic() + self._task.settings.feed_timeout / 2
-        report = {"metrics": checkpoint.metrics, "epoch": epoch, "step": None, "time": checkpoint.time}
-        report |= {"label": self._label, "shown": False, "name": f"checkpoint-{epoch}"}
-        try:
-            if self._task.control is not None:
-                with (
-                    contextlib.closing(ControlClient(**self._task.control)) as client,
-                    tempfile.TemporaryDirectory(dir=directory.parent) as packed,
-                ):
-                    archive = pack(str(directory), Path(packed))
-                    client.send_file(archive, report, max(0.0, deadline - time.monotonic()))
-        except Exception as error:  # training must not depend on it
-            logger.warning("Checkpoint of epoch %d did not reach the driver: %s", epoch, error)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
-            send(CheckpointTaken())
 
     def facts(self) -> dict[str, Any]:
         """The samples that could not be sent before, for the node's report."""

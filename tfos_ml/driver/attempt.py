@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 OUT_OF_REACH = (
-    "No node has reached this client at %s, so metrics and progress came at the end only, and checkpoints were not "
-    "logged. If a firewall, NAT or container is between them, set spark.tfos_ml.port to a port that it lets through, "
-    "and spark.tfos_ml.clientHost to an address at which executors reach this host. Or set modelDir to a directory "
-    "that both can read: metrics then come through it."
+    "No node has reached this client at %s, so metrics and progress came at the end only. If a firewall, NAT or "
+    "container is between them, set spark.tfos_ml.port to a port that it lets through, and spark.tfos_ml.clientHost to "
+    "an address at which executors reach this host. Or set modelDir to a directory that both can read: metrics then "
+    "come through it."
 )
 LEAVES = (
     "Spark decommissions executor %s, which runs a node of this fit. The training%s goes on, until that executor has "
@@ -263,7 +263,7 @@ class Attempt:
         """Show what the nodes have reported since the last call."""
         if self._control is None:
             return
-        progress, reports = self._nodes(), self._control.take_reports()
+        progress, reports = self._nodes(), self._control.nodes.take_reports()
         number = self._task.settings.restart_count
         for report in reports:
             report["attempt"] = number

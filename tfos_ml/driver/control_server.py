@@ -1,4 +1,4 @@
-"""The driver's server of a run. Its services: the state of nodes, their exchanges, their files, and feeds.
+"""The driver's server of a run. Its services: the state of nodes, their exchanges, and feeds.
 
 It speaks Arrow Flight, protected by a random token for each run. Any answer may be lost, late or doubled. So callers
 repeat a call, unchanged, until they have an answer (:mod:`tfos_ml.protocol.control_client`), and every call that
@@ -17,7 +17,6 @@ from typing import Any
 from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.feeds import Feeds
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.received_files import ReceivedFiles
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.cluster_template import ClusterTemplate
 from tfos_ml.protocol.transport import Service, TransportServer
@@ -32,21 +31,10 @@ class ControlServer(TransportServer):
         token = secrets.token_urlsafe(32)
         self.nodes = Nodes(template, is_wanted)
         self.all_gather = AllGather(self.nodes.changed)
-        self.files = ReceivedFiles()
         self.feeds = Feeds(self.nodes)
         services = [one.service() for one in (self.nodes, self.all_gather, self.feeds)]
-        locked = [_locked(self.nodes.changed, service) for service in services]
-        super().__init__(endpoint, token, *locked, self.files.service())
+        super().__init__(endpoint, token, *(_locked(self.nodes.changed, service) for service in services))
         self.address = {"location": self.location, "token": token}  # how members of the run reach it
-
-    def take_reports(self) -> list[dict[str, Any]]:
-        """Metrics, then files, that have arrived since the last call."""
-        return [*self.nodes.take_reports(), *self.files.take_reports()]
-
-    def close(self) -> None:
-        """Stop listening, and delete the nodes' files."""
-        super().close()
-        self.files.close()
 
 
 def _locked(changed: Condition, service: Service) -> Service:

@@ -310,14 +310,7 @@ class _Training:
         if self._ctx.is_chief:
             self._ctx.report(logs, epoch=epoch)
             self._ctx.log_upload.run()
-            self._log_checkpoint(epoch, logs)
         self._store.save(epoch + 1, 0, stopped, 0.0)
-
-    def _log_checkpoint(self, epoch: int, logs: dict[str, float]) -> None:
-        path = self._ctx.export_checkpoint(self._model, epoch)
-        if path is not None:
-            _add_to_export(path, self._model, self._task, self._ctx)
-            self._ctx.send_checkpoint(path, epoch, logs)
 
     def _summarize(self) -> None:
         if names := self._filled.names():

@@ -27,10 +27,8 @@ def autolog(
     log_input_examples: bool = True,
     log_datasets: bool = True,
     log_system_metrics: bool = False,
-    log_checkpoints: bool = False,
     log_every_n_epoch: int = 1,
     registered_model_name: str | None = None,
-    monitor: str | None = None,
     exclusive: bool = False,
     disable: bool = False,
     extra_tags: Mapping[str, str] | None = None,
@@ -69,17 +67,10 @@ def autolog(
         Whether every node reports the CPU, memory, disk, network and GPU usage of its host, such as
         ``system/worker_0/cpu_utilization_percentage``, every 10 s or every
         ``MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL`` seconds.
-    log_checkpoints : bool, default False
-        Whether ``KerasEstimator`` logs its model after each logged epoch, linked to the epoch and its metrics.
-        Not on Spark Connect.
     log_every_n_epoch : int, default 1
-        Log metrics and checkpoints of every n-th epoch, and metrics of the last epoch.
+        Log metrics of every n-th epoch, and of the last epoch.
     registered_model_name : str, optional
-        Name under which to register the model: the ``PipelineModel`` of a ``Pipeline``, except on Spark Connect. With
-        ``log_checkpoints``, the best checkpoint.
-    monitor : str, optional
-        The metric that selects the best checkpoint; put ``-`` before the name if a larger value is better. The
-        default is ``val_loss``, or ``loss`` without validation rows.
+        Name under which to register the model: the ``PipelineModel`` of a ``Pipeline``, except on Spark Connect.
     exclusive : bool, default False
         Whether to skip fits within a run that you have started.
     disable : bool, default False
@@ -120,10 +111,8 @@ def autolog(
         log_input_examples=log_input_examples,
         log_datasets=log_datasets,
         log_system_metrics=log_system_metrics,
-        log_checkpoints=log_checkpoints,
         log_every_n_epoch=log_every_n_epoch,
         registered_model_name=registered_model_name,
-        monitor=monitor,
         extra_tags=extra_tags,
     )
     runs = Runs(exclusive)

@@ -18,7 +18,6 @@ from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 from tfos_ml import errors
 from tfos_ml.data.arrow import plain
 from tfos_ml.mlflow import content, flavor, models, pipelines
-from tfos_ml.mlflow.logged_checkpoints import LoggedCheckpoints
 from tfos_ml.mlflow.runs import Run, Runs
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
@@ -54,10 +53,8 @@ class AutologOptions:
     log_input_examples: bool = True
     log_datasets: bool = True
     log_system_metrics: bool = False
-    log_checkpoints: bool = False
     log_every_n_epoch: int = 1
     registered_model_name: str | None = None
-    monitor: str | None = None
     extra_tags: Mapping[str, str] | None = None
 
 
@@ -81,7 +78,7 @@ class FitRun(FitListener):
         self._options = options
         self._run = run
         self._runs = runs
-        self._registers_pipeline = pipelines.is_within(dataset) and not options.log_checkpoints
+        self._registers_pipeline = pipelines.is_within(dataset)
         self._client = MlflowClient(run.tracking_uri)
         self._dataset = dataset
         self._estimator = estimator
@@ -89,7 +86,6 @@ class FitRun(FitListener):
         self._logged: dict[tuple[str, int], tuple[int, str]] = {}  # by name and step: attempt, and value
         self._attempt = 0  # the last one
         self._counts: dict[str, int] = {}
-        self._checkpoints = LoggedCheckpoints(self._writer, self._log_checkpoint, options.monitor)
         self._result: RunResult | None = None
         self._has_overview = False
         self.telemetry = self._telemetry()
@@ -103,8 +99,6 @@ class FitRun(FitListener):
             interval = os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL")
             seconds = float(interval) if interval else SYSTEM_METRICS_SECONDS
             telemetry = replace(telemetry, system_metrics=seconds)
-        if self._options.log_checkpoints and self._run.keeps_model:
-            telemetry = replace(telemetry, checkpoint_every=self._options.log_every_n_epoch)
         return telemetry
 
     def _log_start(self) -> None:
@@ -135,13 +129,11 @@ class FitRun(FitListener):
 
     @_never_raises
     def reported(self, reports: Sequence[dict[str, Any]]) -> None:
-        """Log new metrics and checkpoints; see :class:`FitListener`."""
+        """Log new metrics; see :class:`FitListener`."""
         self._write_overview()
         for report in reports:
             if _is_wanted(report):
                 self._writer.write(self._metrics(report, self._is_due(report)))
-            if "path" in report:
-                self._checkpoints.add(report)
 
     def _is_due(self, report: Mapping[str, Any]) -> bool:
         epoch = report["epoch"]
@@ -199,18 +191,14 @@ class FitRun(FitListener):
             self._writer.attempt(self._log_dataset)
         if self._options.log_models and self._run.keeps_model:
             self._writer.attempt(lambda: self._log_model(model))
-        if self._checkpoints.best is not None:
-            name = self._options.registered_model_name
-            self._writer.attempt(lambda: self._checkpoints.settle(self._client, name))
         self._end("FINISHED")
 
     @_never_raises
-    def log_pipeline(self, model: PipelineModel, dataset: DataFrame) -> None:
+    def log_pipeline(self, model: PipelineModel) -> None:
         """Log the pipeline of which the fitted model is a stage."""
-        not_read = {spec.column for spec in self._feed_columns() if spec.role != "feature"}
         name = self._options.registered_model_name if self._registers_pipeline else None
-        log = functools.partial(pipelines.log_pipeline, step=self._last_step(), not_read=not_read, registered=name)
-        self._writer.attempt(lambda: log(self._run.run_id, model, dataset))
+        log = functools.partial(pipelines.log_pipeline, step=self._last_step(), registered=name)
+        self._writer.attempt(lambda: log(self._run.run_id, model, self._dataset.sparkSession))
 
     @_never_raises
     def failed(self, error: BaseException) -> None:
@@ -227,7 +215,6 @@ class FitRun(FitListener):
             self._run.end(status, is_down=self._writer.is_down)
         except Exception:
             logger.debug("Run %s could not be ended", self._run.run_id, exc_info=True)  # the writer has already warned
-        self._checkpoints.close()
 
     def _log_error(self, error: BaseException) -> None:
         environment = self._estimator.getNodeEnv()
@@ -250,8 +237,7 @@ class FitRun(FitListener):
         self._client.log_inputs(self._run.run_id, [DatasetInput(dataset._to_mlflow_entity(), tags)])
 
     def _log_model(self, model: TFModel) -> None:
-        is_other = self._registers_pipeline or self._checkpoints.best
-        name = None if is_other else self._options.registered_model_name
+        name = None if self._registers_pipeline else self._options.registered_model_name
         try:
             self._log(model, "model", self._last_step(), self._example(), name)
             pipelines.note(self)
@@ -260,12 +246,6 @@ class FitRun(FitListener):
 
     def _last_step(self) -> int:
         return max((step for name, step in self._logged if not name.startswith(SYSTEM_PREFIX)), default=0)
-
-    def _log_checkpoint(self, archive: bytes, name: str, step: int) -> str:
-        """Log a packed SavedModel; returns the URI of the logged model."""
-        model = self._estimator._model_of(archive, self._dataset.schema)
-        info = self._log(model, name, step, None, None)
-        return str(info.model_uri)
 
     def _log(self, model: TFModel, name: str, step: int, example: Any, registered: str | None) -> ModelInfo:
         columns = {spec.column: spec for spec in self._feed_columns()}
@@ -295,5 +275,5 @@ class FitRun(FitListener):
 
 
 def _is_wanted(report: Mapping[str, Any]) -> bool:
-    """Whether to log a report: one of the chief or evaluator, with system metrics, or with a checkpoint."""
-    return bool(report["shown"]) or report.get("system", False) or "path" in report
+    """Whether to log a report: one of the chief or evaluator, or with system metrics."""
+    return bool(report["shown"]) or report.get("system", False)

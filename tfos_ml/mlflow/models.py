@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 from mlflow.models import Model
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.models.model import ModelInfo
 
 HAS_LOGGED_MODELS = "name" in inspect.signature(Model.log).parameters
-BEST_TAG = "tfos_ml.best"
 
 
 def log(name: str, **options: Any) -> ModelInfo:
@@ -28,13 +26,3 @@ def log(name: str, **options: Any) -> ModelInfo:
 def at_step(step: int) -> dict[str, int]:
     """The option of :func:`log` that links a model to a step of its run; none with MLflow 2."""
     return {"step": step} if HAS_LOGGED_MODELS else {}
-
-
-def tag_best(client: MlflowClient, model_uri: str) -> None:
-    """Tag a logged model as the best. An artifact has no tags: its run gets one with its name."""
-    scheme, _, place = model_uri.partition(":/")
-    if scheme == "models":
-        client.set_logged_model_tags(place, {BEST_TAG: "true"})
-    else:
-        run_id, _, name = place.partition("/")
-        client.set_tag(run_id, BEST_TAG, name)

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
-import uuid
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml.protocol.codec import decode, encode
-from tfos_ml.protocol.control_messages import A, Request, SendFile, answer_type
-from tfos_ml.protocol.transport import checked_credentials, command, connect
+from tfos_ml.protocol.control_messages import A, Request, answer_type
+from tfos_ml.protocol.transport import checked_credentials, connect
 
 CALL_TIMEOUT = 5.0
 RETRY_SECONDS = 0.2
@@ -29,8 +23,6 @@ NO_ANSWER = (
     flight.FlightInternalError,
 )
 """Errors of a call without an answer; the call may have taken effect."""
-_FILE_SCHEMA = pa.schema([("part", pa.binary())])
-_PART_BYTES = 1 << 20
 
 
 class ControlClient:
@@ -56,34 +48,15 @@ class ControlClient:
         Waits for a call that is under way. Raises ``pyarrow.lib.ArrowException`` if no answer has come, the driver
         refuses the call, or its process is gone.
         """
-        return self._reliably(lambda: self.call(request), time.monotonic() + patience)
-
-    def _reliably(self, call: Callable[[], A], deadline: float) -> A:
+        deadline = time.monotonic() + patience
         refusals = Refusals(self._location)
         while True:
             try:
-                return call()
+                return self.call(request)
             except NO_ANSWER:
                 if time.monotonic() > deadline or refusals.are_final():
                     raise
                 time.sleep(RETRY_SECONDS)
-
-    def send_file(self, path: str | Path, report: dict[str, Any], timeout: float) -> None:
-        """Send a file and its report within `timeout` seconds; raises as :meth:`call_reliably`."""
-        descriptor = command(SendFile(report, os.path.getsize(path), uuid.uuid4().hex))
-        deadline = time.monotonic() + timeout
-        self._reliably(
-            lambda: self._send_file(path, descriptor, max(deadline - time.monotonic(), RETRY_SECONDS)), deadline
-        )
-
-    @checked_credentials()
-    def _send_file(self, path: str | Path, descriptor: flight.FlightDescriptor, timeout: float) -> None:
-        writer, _ = self._client.do_put(descriptor, _FILE_SCHEMA, flight.FlightCallOptions(timeout=timeout))
-        with writer, open(path, "rb") as file:
-            while part := file.read(_PART_BYTES):
-                writer.write_batch(pa.record_batch([pa.array([part], pa.binary())], schema=_FILE_SCHEMA))
-            writer.done_writing()
-            writer.close()  # returns once the driver has it
 
     def refusals(self) -> Refusals:
         """Whether the driver's host refuses connections."""

@@ -142,14 +142,6 @@ class SendResults(Struct, frozen=True):
     rank: int
 
 
-class SendFile(Struct, frozen=True):
-    """Comes with a stream of a file's parts."""
-
-    report: dict[str, Any]  # goes with the file; its ``name`` is the file's
-    size: int  # bytes of the file
-    delivery: str  # unique name of this delivery: one that comes twice counts once
-
-
 # How nodes gather
 
 

@@ -98,10 +98,6 @@ class PortReleased(Struct, frozen=True):
     """The supervisor holds the node's port no longer."""
 
 
-class CheckpointTaken(Struct, frozen=True):
-    """A checkpoint has gone to the driver, or could not, and its directory has been deleted."""
-
-
 class Preempted(Struct, frozen=True):
     """An executor of the run leaves: the training is to write a checkpoint, and to end if another attempt follows."""
 
@@ -111,16 +107,7 @@ class ClusterDone(Struct, frozen=True):
 
 
 ToWorker: TypeAlias = (
-    Start
-    | ChunkReady
-    | Segment
-    | EndOfInput
-    | Agreement
-    | BarrierPassed
-    | PortReleased
-    | CheckpointTaken
-    | ClusterDone
-    | Preempted
+    Start | ChunkReady | Segment | EndOfInput | Agreement | BarrierPassed | PortReleased | ClusterDone | Preempted
 )
 
 # From the TensorFlow process
@@ -199,15 +186,6 @@ class Summary(Struct, frozen=True):
     facts: dict[str, Any]
 
 
-class Checkpoint(Struct, frozen=True):
-    """A model exported to a directory after an epoch; answered by :class:`CheckpointTaken`."""
-
-    directory: str
-    epoch: int
-    metrics: dict[str, float]
-    time: float
-
-
 class Trained(Struct, frozen=True):
     """How far a KerasEstimator has come, or what its last complete checkpoint holds."""
 
@@ -233,6 +211,6 @@ class Returned(Struct, frozen=True):
 
 FromWorker: TypeAlias = (
     Heartbeat | Reading | ChunkReleased | ChunkRead | SegmentRead | RowsTaken | Answers | ReleasePort | BarrierReached
-    | Report | LogLine | Summary | Checkpoint | Trained | Exported | Results | Returned | Failure
+    | Report | LogLine | Summary | Trained | Exported | Results | Returned | Failure
 )  # fmt: skip
 Message: TypeAlias = ToWorker | FromWorker

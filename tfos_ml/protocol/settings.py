@@ -34,7 +34,6 @@ class Telemetry:
 
     example_rows: int = 0  # of the features
     system_metrics: float = 0.0  # seconds between two samples of each node's host
-    checkpoint_every: int = 0  # epochs between two checkpoints
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ class Inbox:
         self._agreement: dict[str, messages.RowCounts] | None = None
         self._end_of_input = False
         self._port_released = False
-        self._checkpoints_taken = 0
         self.preempted = False  # whether an executor of the run leaves
         self.cluster_done = False  # whether the nodes that train have ended
 
@@ -71,8 +70,6 @@ class Inbox:
                 self._barriers.append(message)
             case messages.PortReleased():
                 self._port_released = True
-            case messages.CheckpointTaken():
-                self._checkpoints_taken += 1
             case messages.Preempted():
                 self.preempted = True
             case messages.ClusterDone():
@@ -127,14 +124,6 @@ class Inbox:
     def port_released(self) -> None:
         """Wait until the supervisor has released the port."""
         self._wait(lambda: self._port_released, "the reserved port", self._timeout)
-
-    def checkpoints_taken(self, count: int) -> bool:
-        """Whether the supervisor has sent `count` checkpoints to the driver, or has failed to, in time."""
-        try:
-            self._wait(lambda: self._checkpoints_taken >= count, "an answer about a checkpoint", self._timeout)
-        except FeedTimeoutError:
-            return False
-        return True
 
     def wait_cluster_done(self) -> None:
         """Wait, as long as it takes, until the nodes that train have ended."""

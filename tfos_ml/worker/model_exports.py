@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Mapping
@@ -12,24 +11,19 @@ from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import room_for
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
-from tfos_ml.worker.inbox import Inbox
 from tfos_ml.worker.node_rows import NodeRows
-
-logger = logging.getLogger(__name__)
 
 
 class ModelExports:
-    """The models and checkpoints that one node exports; `schema` has the columns of the inputs."""
+    """The model that one node exports; `schema` has the columns of the inputs."""
 
-    def __init__(self, start: messages.Start, schema: FeedSchema, rows: NodeRows, inbox: Inbox, channel: Channel):
+    def __init__(self, start: messages.Start, schema: FeedSchema, rows: NodeRows, channel: Channel):
         self._is_chief = start.is_chief
         self._settings = start.settings
         self._directory = start.directory
         self._schema = schema
         self._rows = rows
-        self._inbox = inbox
         self._channel = channel
-        self._checkpoints = 0  # sent
         self._prepared: tuple[Any, Any] = (None, None)  # a model, and a Serving or Unserved
 
     def prepare(self, model: Any, inputs: Mapping[str, Any]) -> str:
@@ -46,17 +40,17 @@ class ModelExports:
 
         if not self._is_chief and not is_distributed(model):
             return None
-        path = self._write(model, "saved_model", signatures)
+        path = self._write(model, signatures)
         if not self._is_chief:
             return None
         self._channel.send(messages.Exported(path))
         return path
 
-    def _write(self, model: Any, name: str, signatures: Any = None) -> str:
+    def _write(self, model: Any, signatures: Any) -> str:
         from tfos_ml.worker.compiled_losses import write_prediction_spec
         from tfos_ml.worker.export import export_saved_model
 
-        path = os.path.join(self._directory, name)
+        path = os.path.join(self._directory, "saved_model")
         shapes = self._rows.store("train").shapes if self._rows.are_held else None
         began = time.monotonic()
         with room_for("the model", self._directory):
@@ -67,25 +61,3 @@ class ModelExports:
                 write_prediction_spec(path, model, self._settings.signature_def_key, signatures is not None)
         self._channel.send(messages.Summary({"export_seconds": round(time.monotonic() - began, 3)}))
         return path
-
-    def export_checkpoint(self, model: Any, epoch: int) -> str | None:
-        """Export a checkpoint, if one is requested for this epoch; returns its directory."""
-        every = self._settings.telemetry.checkpoint_every
-        if not every or not self._is_chief or (epoch + 1) % every or hasattr(self._prepared[1], "reason"):
-            return None
-        if not self.wait_for_checkpoints():
-            return None
-        return self._write(model, f"checkpoint-{epoch}")
-
-    def send_checkpoint(self, path: str, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Make the supervisor send an exported checkpoint to the driver."""
-        self._checkpoints += 1
-        values = {str(name): float(value) for name, value in metrics.items()}
-        self._channel.send(messages.Checkpoint(path, int(epoch), values, time.time()))
-
-    def wait_for_checkpoints(self) -> bool:
-        """Whether the supervisor has sent all checkpoints; waits for that, but training must not depend on it."""
-        if not self._inbox.checkpoints_taken(self._checkpoints):
-            logger.warning("A checkpoint for MLflow is still not sent after feedTimeout")
-            return False
-        return True

@@ -106,7 +106,7 @@ class NodeContext:
         self._inbox = inbox
         self._rows = NodeRows(start, self.schema, self._inbox, channel)
         self._feeds: dict[str, DataFeed] = {}
-        self._exports = ModelExports(start, self.schema, self._rows, inbox, channel)
+        self._exports = ModelExports(start, self.schema, self._rows, channel)
         # For tfos_ml itself: event files that are to be copied; what training rows are read with; where the nodes that
         # get them are, by rank, and what only they know; and ways to work together that TensorFlow does not know of.
         self.log_upload = LogUpload(self.log_dir, self.settings.log_store)
@@ -446,33 +446,6 @@ class NodeContext:
         """The reason why the chief cannot export a model with these inputs; empty if it can. For tfos_ml itself."""
         return self._exports.prepare(model, inputs)
 
-    def log_checkpoint(self, model: Any, epoch: int, metrics: Mapping[str, Any] | None = None) -> None:
-        """Log the current model to MLflow, if ``autolog(log_checkpoints=True)`` is on.
-
-        Call it on all nodes; only the chief logs. ``KerasEstimator`` calls it after each epoch. It waits until the
-        previous checkpoint has been sent to the driver.
-
-        Parameters
-        ----------
-        model : keras.Model or tf.Module
-            The model, as for :meth:`export_saved_model`, but without variables of a ``tf.distribute`` strategy.
-        epoch : int
-            The epoch, counted from 0: the MLflow step of the checkpoint.
-        metrics : dict of str to number, optional
-            Metrics of that epoch, by which the best checkpoint is chosen.
-        """
-        path = self.export_checkpoint(model, epoch)
-        if path is not None:
-            self.send_checkpoint(path, epoch, metrics or {})
-
-    def export_checkpoint(self, model: Any, epoch: int) -> str | None:
-        """The directory of an exported checkpoint; None if none is requested. For tfos_ml itself."""
-        return self._exports.export_checkpoint(model, epoch)
-
-    def send_checkpoint(self, path: str, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Make the supervisor send an exported checkpoint; for tfos_ml itself."""
-        self._exports.send_checkpoint(path, epoch, metrics)
-
     def note_position(self, position: Position, is_saved: bool) -> None:
         """Tell the driver how far the training, or a complete checkpoint, is; for tfos_ml itself, from any thread."""
         self._channel.send(messages.Trained(position, is_saved))
@@ -481,7 +454,6 @@ class NodeContext:
         """Send the results of feeds and, if wanted, the return value of the train function; called by tfos_ml."""
         for feed in self._feeds.values():
             feed.close()
-        self._exports.wait_for_checkpoints()
         if self.settings.returns:
             path = os.path.join(self._directory, "returned.pkl")
             with room_for("what the train function returned", self._directory), open(path, "wb") as file:
