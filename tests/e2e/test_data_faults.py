@@ -166,4 +166,4 @@ def test_rows_of_any_length_are_scored_as_they_were_trained_whatever_comes_with_
     for rows_in_a_call in (1, 3, 100):
         rows = fitted.copy({fitted.predictBatchSize: rows_in_a_call}).transform(df).collect()
         np.testing.assert_allclose([r.prediction for r in rows], expected, rtol=1e-4)
-    np.testing.assert_allclose(next(iter(fitted.predict({"features": lists}).values()))[:, 0], expected, rtol=1e-4)
+    np.testing.assert_allclose(fitted.predict({"features": lists})["prediction"], expected, rtol=1e-4)

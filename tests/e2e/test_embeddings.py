@@ -30,7 +30,7 @@ keras_hub.models.BertTokenizer(vocabulary=words, lowercase=True).save_to_preset(
 CHECK_TEXTS = """
 texts = ["word " * (n * n % 97) for n in range(60)]
 scored = embedder.transform(spark.createDataFrame([(text,) for text in texts], "text string")).collect()
-alone = [embedder.predict([text])["embedding"][0] for text in texts]
+alone = [embedder.predict([text])["features"][0] for text in texts]
 
 
 @tf.function  # in which the tokenizer gives tensors

@@ -371,8 +371,8 @@ def test_variables_of_tf_keras_and_modules_are_exported_by_all_workers(spark, wh
         trainFn=train_with_tf_keras, tfArgs={"what": what}, clusterSize=2, batchSize=16, feedTimeout=60, verbose=0
     )
     model = estimator.fit(linear_data(spark))
-    (answer,) = model.predict([[0.5, 1.0]]).values()
-    assert answer.shape == ((1, 2) if what == "module" else (1, 1))
+    answer = model.predict([[0.5, 1.0]])["prediction"]
+    assert answer.shape == ((1, 2) if what == "module" else (1,))
     if what == "module":
         assert answer.tolist() == [[1.5, 3.0]]
 

@@ -308,8 +308,8 @@ def test_fit_and_transform_in_a_pipeline_with_several_inputs_and_outputs(any_spa
     assert model.uid == estimator.uid
     row = scored.orderBy("x").collect()[7]
     here = model.predict({"v": np.array([[7.0]]), "y": np.array([[1.0, 0.7]])})
-    np.testing.assert_allclose(here["up"][0], row.u, rtol=1e-6)
-    np.testing.assert_allclose(here["down"][0], row.d, rtol=1e-6)
+    np.testing.assert_allclose(here["u"][0], row.u, rtol=1e-6)
+    np.testing.assert_allclose(here["d"][0], row.d, rtol=1e-6)
     assert set(model.signature().inputs) == {"a", "b"}
 
 

@@ -14,10 +14,10 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import from_arrow_type
 
 from tfos_ml import TFModel
-from tfos_ml.data.casting import TensorInfo
+from tfos_ml.data.casting import TensorInfo, fit_to_tensor
 from tfos_ml.errors import ModelError, ShapeError, SignatureError
 from tfos_ml.inference import archive, publishing
-from tfos_ml.inference.input_tensors import InputBinding, array_tensor, input_tensors
+from tfos_ml.inference.input_tensors import InputBinding, ModelInput
 from tfos_ml.inference.prediction import PredictionSpec
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, Signature
 from tfos_ml.inference.udf import (
@@ -51,7 +51,11 @@ OUTPUTS = {
 
 
 def tensor_of(values, dtype, shape=(None,)):
-    return array_tensor(np.asarray(values), "column", "input", TensorInfo(dtype, shape))
+    return tf.constant(fit_to_tensor(np.asarray(values), "column", "input", TensorInfo(dtype, shape)), dtype)
+
+
+def input_tensors(binding, column, pad_value):
+    return ModelInput(binding, column, pad_value).tensors(0, len(column))
 
 
 class TestCasting:

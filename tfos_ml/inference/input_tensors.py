@@ -72,15 +72,3 @@ def checked_shape(column: pa.Array, spec: ColumnSpec, tensor: TensorInfo) -> Row
     check_extents(list_extents(column, spec.ndim), shape, spec.column, f"input '{spec.name}' expects {tensor}")
     padded = tensor.padded or (None,) * spec.ndim
     return tuple(n if length is None else length for n, length in zip(padded, shape, strict=True))
-
-
-def input_tensors(binding: InputBinding, column: pa.Array, pad_value: float) -> dict[str, Any]:
-    """The tensors of a whole column, by name; raises as :class:`ModelInput`."""
-    return ModelInput(binding, column, pad_value).tensors(0, len(column))
-
-
-def array_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Any:
-    """The tensor `name` of a batch of values of a column; raises as :class:`ModelInput`."""
-    import tensorflow as tf
-
-    return tf.constant(fit_to_tensor(values, column, name, tensor), dtype=tensor.dtype)

@@ -8,15 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from tfos_ml import errors
-from tfos_ml.data.arrow import plain
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.data.schema import Array
 from tfos_ml.inference import udf
 from tfos_ml.inference.input_tensors import InputBinding
+from tfos_ml.inference.local_scoring import score_rows
 from tfos_ml.inference.prediction import PredictionSpec
 
 if TYPE_CHECKING:
@@ -66,11 +63,6 @@ def read_scoring(directory: Path) -> udf.ScoringSpec:
     )
 
 
-def shown_fields(scoring: udf.ScoringSpec) -> list[str]:
-    """The fields of a result in the order of the returned columns, the prediction first."""
-    return sorted(scoring.names, key=lambda field: field != udf.PREDICTION)
-
-
 class ServedModel:
     """The model that ``mlflow.pyfunc.load_model`` wraps."""
 
@@ -83,8 +75,7 @@ class ServedModel:
         Parameters
         ----------
         model_input : pandas.DataFrame, dict of arrays, or numpy.ndarray
-            The columns that the model was fitted on. A single array is allowed if the model has one input. Arrays
-            within rows are (nested) lists or ``numpy.ndarray``. As in pandas, NaN in a column of numbers is a null.
+            The columns that the model was fitted on, as for ``TFModel.predict``.
         params : mapping, optional
             Passed by MLflow; ignored.
 
@@ -97,44 +88,9 @@ class ServedModel:
         """
         import pandas as pd
 
-        columns = [_arrow(self._column(model_input, b.column), b.column) for b in self._scoring.inputs]
-        scored = udf.score_here(self._scoring, columns)
-        names = self._scoring.names
-        arrays = dict(zip(names, scored.flatten() if len(names) > 1 else [scored], strict=True))
+        scored = score_rows(self._scoring, model_input)
         index = model_input.index if isinstance(model_input, pd.DataFrame) else None
-        return pd.DataFrame({names[field]: _series(arrays[field], index) for field in shown_fields(self._scoring)})
-
-    def _column(self, rows: Any, column: str) -> Any:
-        if isinstance(rows, np.ndarray) and len(self._scoring.inputs) == 1:
-            return rows
-        known = list(rows.keys()) if hasattr(rows, "keys") else []
-        if column not in known:
-            raise errors.ColumnNotFoundError(f"Feature column '{column}' does not exist. Available columns: {known}")
-        return rows[column]
-
-
-def _arrow(values: Any, column: str) -> pa.Array:
-    """An Arrow array of the values of a column; arrays with several dimensions become nested lists."""
-    values = values.to_numpy() if hasattr(values, "to_numpy") else np.asarray(values)
-    if values.ndim > 1:
-        return udf.nested_array(values)
-    first = next((v for v in values if v is not None), None) if values.dtype == object else None
-    is_array = isinstance(first, (list, tuple, np.ndarray))
-    try:
-        return plain(_array(values, from_pandas=not is_array))
-    except pa.ArrowException as error:
-        raise errors.ShapeError(f"Column '{column}' cannot be converted to an Arrow array: {error}") from None
-
-
-def _array(values: Array, from_pandas: bool) -> pa.Array:
-    try:
-        return pa.array(values, from_pandas=from_pandas)
-    except pa.ArrowException:  # for multidimensional arrays within an array of objects
-        return pa.array([_as_lists(v) for v in values], from_pandas=from_pandas)
-
-
-def _as_lists(value: Any) -> Any:
-    return [_as_lists(v) for v in value] if isinstance(value, (list, tuple, np.ndarray)) else value
+        return pd.DataFrame({name: _series(array, index) for name, array in scored.items()})
 
 
 def _series(array: pa.Array, index: Any) -> pd.Series[Any]:

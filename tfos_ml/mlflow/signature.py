@@ -24,7 +24,7 @@ from mlflow.types.schema import Array
 from tfos_ml import errors
 from tfos_ml.data.arrow import plain, spec_of
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.mlflow.pyfunc import shown_fields
+from tfos_ml.inference.local_scoring import shown_fields
 
 if TYPE_CHECKING:
     import pandas as pd

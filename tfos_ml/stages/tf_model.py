@@ -27,7 +27,7 @@ from tfos_ml.inference import arrow_udf, saved_model, udf
 from tfos_ml.inference.appended_columns import AppendedColumns
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.input_tensors import InputBinding
-from tfos_ml.inference.local_inputs import local_inputs
+from tfos_ml.inference.local_scoring import numpy_of, score_rows
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
@@ -229,38 +229,34 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return self._packed().directory
 
     def predict(self, rows: Any) -> dict[str, np.ndarray[Any, Any]]:
-        """Run the model in this process, without Spark. This imports TensorFlow.
+        """Score rows in this process, without Spark. This imports TensorFlow.
 
         Parameters
         ----------
         rows : pandas.DataFrame, dict, list of Row, vector, array, list, or number
             Columns by name, as for ``transform``. For a single input also its values: one row (a vector of Spark ML,
-            a list, an array) or a batch of rows.
+            a list, an array) or a batch of rows. NaN in a pandas column of numbers is a null.
 
         Returns
         -------
         dict of str to numpy.ndarray
-            Outputs by name; the first dimension is the batch, also for one row.
+            The columns that ``transform`` appends, by name. The first dimension is the rows, also for one row. A row
+            that ``handleInvalid="skip"`` would leave out gives NaN or None.
 
         Raises
         ------
         ShapeError, SignatureError, ColumnNotFoundError
             If the rows do not fit the model's inputs.
-        NonFiniteValueError
-            If they hold NaN or infinity, and ``handleInvalid`` is not "keep".
+        NullValueError, NonFiniteValueError
+            As in ``transform``.
 
         Examples
         --------
-        >>> model.predict([0.1, 0.2, 0.3, 0.4])                             # doctest: +SKIP
+        >>> model.predict([0.1, 0.2, 0.3, 0.4])["prediction"]                # doctest: +SKIP
         >>> model.predict({"height": [1.7, 1.8], "weight": [60, 70]})       # doctest: +SKIP
         """
-        archive = self._packed()
-        signature = self._signature_of(archive)
-        mapping = input_mapping(self, signature)
-        tensors = local_inputs(rows, mapping, signature, self._get("padValue"), self._get("handleInvalid"))
-        function = saved_model.load(archive.directory, self._get("signatureDefKey"), self._tag_set)
-        bindings = [InputBinding(column, name, signature.inputs[name]) for column, name in mapping.items()]
-        return {name: value.numpy() for name, value in udf.run_model(function, tensors, bindings).items()}
+        scoring = scoring_at(self, Path(self._packed().directory))
+        return {name: numpy_of(array) for name, array in score_rows(scoring, rows).items()}
 
     @concise
     def evaluate(self, dataset: DataFrame, **params: Any) -> dict[str, float]:
