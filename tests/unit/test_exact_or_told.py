@@ -23,7 +23,7 @@ from wrong_programs import ERROR, ROWS, WRONG, clipped_by_hand, counting
 
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
-from tfos_ml.keras import data_parallel, dry_run
+from tfos_ml.keras import data_parallel, dry_run, privates
 from tfos_ml.keras.build import build
 from tfos_ml.keras.inspection import describe
 from tfos_ml.keras.loss_terms import LossTerms
@@ -32,7 +32,6 @@ from tfos_ml.keras.training_data import TrainingData
 from tfos_ml.keras.training_variables import TrainingVariables
 from tfos_ml.keras.tried_step import SharesOfGroup, TriedPassCounter
 from tfos_ml.keras.worker_group import WorkerGroup
-from tfos_ml.worker import keras_privates
 
 pytestmark = pytest.mark.slow
 SECONDS = 30.0
@@ -48,7 +47,7 @@ def told(make, data, directory):
     keras.utils.set_random_seed(1)
     model = make()
     rows = rows_of(model, data, directory)
-    keras_privates.symbolic_build(model, rows.element_spec())
+    privates.symbolic_build(model, rows.element_spec())
     try:
         element = rows.varied_element(dry_run.ROWS, WorkerGroup(0, 1, 10.0))
         variables = TrainingVariables.of_step(model, rows, must_trace=True)
@@ -99,7 +98,7 @@ def test_an_evaluation_does_not_ask_what_a_training_would_do(tmp_path):
     keras.utils.set_random_seed(1)
     model = clipped_by_hand()
     rows = rows_of(model, numbers(), tmp_path)
-    keras_privates.symbolic_build(model, rows.element_spec())
+    privates.symbolic_build(model, rows.element_spec())
     variables = TrainingVariables.of_step(model, rows, must_trace=False)
     element = rows.varied_element(dry_run.ROWS, WorkerGroup(0, 1, 10.0))
     assert dry_run._try(variables, element, tests=True, trains=False).test.inexact == ()

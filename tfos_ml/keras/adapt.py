@@ -17,7 +17,7 @@ import tensorflow as tf
 from tfos_ml.data.arrow import plain, to_numpy
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras import privates
 from tfos_ml.worker.export import arrange_inputs, fit_inputs, input_specs
 
 _BATCH = 8192
@@ -41,7 +41,7 @@ def adapt_layers(model: keras.Model, names: Sequence[str], inputs: Mapping[str, 
             "layers of a subclassed model yourself."
         )
     for layer in wanted:
-        before = keras.Model(keras_privates.inputs_structure(model), layer.input)
+        before = keras.Model(model.input, layer.input)
         layer.adapt(_apply(before, inputs, model))
 
 
@@ -85,7 +85,7 @@ def pack_state(model: keras.Model, names: Sequence[str]) -> bytes:
         for name in names:
             layer = model.get_layer(name)
             if hasattr(layer, "get_vocabulary"):  # not as Keras saves it, in lines: entries may have line ends
-                archive.writestr(f"{name}/vocabulary", json.dumps(keras_privates.vocabulary_of(layer)))
+                archive.writestr(f"{name}/vocabulary", json.dumps(privates.vocabulary_of(layer)))
             store: dict[str, Any] = {}
             layer.save_own_variables(store)
             file = io.BytesIO()

@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras import adapt
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras import adapt, privates
 
 if TYPE_CHECKING:
     from tfos_ml.keras.training_data import TrainingData
@@ -94,7 +93,7 @@ def _defines(model: keras.Model, name: str) -> bool:
 def _build_from_call(model: keras.Model, data: TrainingData, can_fail: bool) -> bool:
     """Call the model, its loss and its metrics on symbols; returns whether they can be called."""
     try:
-        keras_privates.symbolic_build(model, data.element_spec())
+        privates.symbolic_build(model, data.element_spec())
     except Exception:
         if not can_fail:
             raise

@@ -17,6 +17,7 @@ All other wrappers are attributes of instances. :meth:`DataParallel.close` remov
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ import tensorflow as tf
 
 from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
+from tfos_ml.keras import privates
 from tfos_ml.keras.batch_statistics import StepWeights, global_moments, is_batch_normalization
 from tfos_ml.keras.loss_terms import LossTerms
 from tfos_ml.keras.optimizers import Update, intercepted
@@ -35,7 +37,6 @@ from tfos_ml.keras.other_writes import OtherWrites
 from tfos_ml.keras.random_draws import NOT_BY_ROW, RowsOfStep
 from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
 from tfos_ml.keras.worker_group import WorkerGroup
-from tfos_ml.worker import keras_privates
 
 NO_STEP = -1
 _ALIKE = 1e-4  # values of workers may differ by as much, relative to the largest: their processors may differ
@@ -170,7 +171,7 @@ class DataParallel:
     ):
         self._agrees_on_end = agrees_on_end
         model = self._model = variables.model
-        self._compiled = keras_privates.compiled_parts(model)
+        self._compiled = privates.compiled_parts(model)
         self._group = group
         self._rules = rules
         self._share: tf.Tensor | None = None
@@ -204,9 +205,10 @@ class DataParallel:
             for name in ("fit", "train_on_batch", "test_on_batch"):
                 self._wrap(model, name, _refusing(name))
             self._stack.enter_context(intercepted(self._update))
-            for layer in keras_privates.all_layers(model):
+            for layer in privates.all_layers(model):
                 if is_batch_normalization(layer) and not rules.has_local_statistics:
-                    self._wrap(layer, "_moments", global_moments(layer, layer._moments, group, self._weights))
+                    moments = functools.partial(global_moments, layer, group=group, weights=self._weights)
+                    self._stack.enter_context(privates.replaced_moments(layer, moments))
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         setattr(owner, name, wrapper)
@@ -222,7 +224,7 @@ class DataParallel:
 
     def _by_step(self, rules: PassRules) -> list[Any]:
         """State of metrics that are updated with one number per step, as those of the losses of several outputs."""
-        compiled = keras_privates.compiled_loss(self._model)
+        compiled = privates.compiled_loss(self._model)
         of_losses = {id(v) for metric in getattr(compiled, "metrics", ()) for v in metric.variables}
         variables = enumerate(metric_variables(self._model))
         return [v for i, v in variables if i in rules.by_step or id(v) in of_losses]
@@ -236,7 +238,7 @@ class DataParallel:
     @property
     def is_compiled_again(self) -> bool:
         """Whether a callback has compiled the model again, or has set another optimizer."""
-        return any(a is not b for a, b in zip(keras_privates.compiled_parts(self._model), self._compiled, strict=True))
+        return any(a is not b for a, b in zip(privates.compiled_parts(self._model), self._compiled, strict=True))
 
     def withdraw_end(self) -> None:
         """Go on, all workers together, after a step with which they have agreed to end."""
@@ -275,7 +277,7 @@ class DataParallel:
             try:
                 if self._group.size == 1:
                     return original(data)
-                if keras_privates.compiled_parts(self._model)[1:] != self._compiled[1:]:
+                if privates.compiled_parts(self._model)[1:] != self._compiled[1:]:
                     raise ModelError(_COMPILED_WITHIN)
                 rows = _row_count(tf.nest.flatten(data)[0])
                 self._share = tf.cast(rows, tf.float64) / tf.cast(total, tf.float64)
@@ -375,7 +377,7 @@ class DataParallel:
         """
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
-            if keras_privates.is_validation_of_fit(kwargs):
+            if privates.is_validation_of_fit(kwargs):
                 return original(*args, **kwargs)
             model = self._model
             ours, model.test_function = model.test_function, self._plain_test_function

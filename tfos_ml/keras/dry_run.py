@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
+from tfos_ml.keras import privates
 from tfos_ml.keras.batch_statistics import is_batch_normalization
 from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules
 from tfos_ml.keras.loss_terms import OUTPUT_LOSS
@@ -35,7 +36,6 @@ from tfos_ml.keras.tried_step import (
     TriedPassCounter,
     kept,
 )
-from tfos_ml.worker import keras_privates
 
 if TYPE_CHECKING:
     from tfos_ml.keras.training_data import TrainingData
@@ -127,12 +127,12 @@ class _DryRun:
         self._parts = [tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element) for a, b in bounds]
         self._places = [(np.arange(a, b), np.array([b - a])) for a, b in bounds]
         self._weights = (first / rows, 1 - first / rows)
-        is_half = any("16" in layer.compute_dtype for layer in keras_privates.all_layers(self._model))
+        is_half = any("16" in layer.compute_dtype for layer in privates.all_layers(self._model))
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
         self._of_model = len(self._model.variables)
         self._iterations = variables.scalars
         self._variables = variables.of_program
-        self._all = [*self._variables, *self._iterations, keras_privates.global_seed_state()]
+        self._all = [*self._variables, *self._iterations, privates.global_seed_state()]
         self._start = [np.asarray(v) for v in self._all]
 
     def rules(self, tests: bool) -> Rules:
@@ -306,7 +306,7 @@ class _DryRun:
 
     def _of_pass(self, outcomes: Sequence[Outcome]) -> PassRules:
         places = {id(v): i for i, v in enumerate(metric_variables(self._model))}
-        of_losses = list(getattr(keras_privates.compiled_loss(self._model), "metrics", ()))
+        of_losses = list(getattr(privates.compiled_loss(self._model), "metrics", ()))
         by_step: list[int] = []
         inexact: list[str] = []
         for metric in leaf_metrics(self._model):
@@ -335,7 +335,7 @@ class _DryRun:
 
         Raises ``ModelError`` for weights that several workers would not train as one does.
         """
-        known = {id(v) for layer in keras_privates.all_layers(self._model) for v in _statistics(layer)}
+        known = {id(v) for layer in privates.all_layers(self._model) for v in _statistics(layer)}
         known |= {id(v) for v in metric_variables(self._model)}
         assigned: list[int] = []
         means, own, weights = list[str](), list[str](), list[str]()

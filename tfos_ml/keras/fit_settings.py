@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfos_ml.common.redact import SECRET_NAME, redact
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras import privates
 
 _SHOWN = 60  # characters of a value
 _PLACE_NAME = re.compile("dir|path|file|root|url", re.IGNORECASE)  # where a callback writes changes no training
@@ -21,7 +21,7 @@ def fit_settings(model: Any, class_weight: Mapping[int, float], callbacks: Mappi
     for name, value in _config(model.optimizer).items():
         settings[f"optimizer's {name}"] = _text(value)
     numbers: Counter[str] = Counter()
-    for layer in keras_privates.all_layers(model):
+    for layer in privates.all_layers(model):
         kind = type(layer).__name__
         for name, value in _config(layer).items():
             is_short = isinstance(value, bool | int | float | str) or name.endswith("regularizer")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras import privates
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class GlobalConfig:
         keras: Any = sys.modules.get("keras")
         if not hasattr(keras, "config"):
             return None
-        config, policy = keras.config, keras_privates.global_dtype_policy()
+        config, policy = keras.config, privates.global_dtype_policy()
         if policy is not None:
             serialized = keras.dtype_policies.serialize(policy)
         else:

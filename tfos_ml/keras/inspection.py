@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.inference.prediction import LossInfo
 from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow, without_collections
+from tfos_ml.keras import privates
 from tfos_ml.keras.overview import ModelOverview, overview
-from tfos_ml.worker import keras_privates
 
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
 
@@ -121,7 +121,7 @@ def describe(model: Any) -> ModelDescription:
 
     _check_kind(model)
     _check_compiled(model)
-    layers, losses = list(_layers(model)), compiled_losses(model)
+    layers, losses = _layers(model), compiled_losses(model)
     _check_batch_size(declared_inputs(model) or {}, layers)
     return ModelDescription(
         declared_inputs(model),
@@ -174,7 +174,7 @@ def _check_compiled(model: Any) -> None:
     if outputs is None:
         return
     try:
-        keras_privates.check_compiled(model, outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs)
+        privates.check_compiled(model, outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(
             f"Keras refuses the losses or metrics that the model is compiled with: {error}. Its outputs are "
@@ -182,12 +182,11 @@ def _check_compiled(model: Any) -> None:
         ) from None
 
 
-def _layers(layer: Any) -> Iterator[Any]:
-    """All layers of a model, itself included."""
-    yield layer
-    if not hasattr(layer, "adapt"):  # those keep layers of their own, which they adapt
-        for inner in getattr(layer, "_layers", None) or ():
-            yield from _layers(inner)
+def _layers(model: Any) -> list[Any]:
+    """All layers of a model, itself included, but for those that layers with ``adapt`` keep, and adapt themselves."""
+    layers = privates.all_layers(model)
+    kept = [inner for layer in layers if hasattr(layer, "adapt") for inner in privates.all_layers(layer)[1:]]
+    return [layer for layer in layers if all(layer is not inner for inner in kept)]
 
 
 def _activations(model: Any) -> dict[str, str]:
@@ -212,8 +211,7 @@ def _needs_adapt(layer: Any) -> bool:
     import keras
 
     if isinstance(layer, (keras.layers.StringLookup, keras.layers.IntegerLookup, keras.layers.TextVectorization)):
-        lookup = getattr(layer, "_lookup_layer", layer)
-        return bool(lookup.vocabulary_size() <= lookup._token_start_index())
+        return not privates.vocabulary_of(layer)
     return isinstance(layer, keras.layers.Discretization) and layer.bin_boundaries is None
 
 

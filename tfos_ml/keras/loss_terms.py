@@ -23,9 +23,9 @@ import keras
 import tensorflow as tf
 import wrapt
 
+from tfos_ml.keras import privates
 from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.worker_group import WorkerGroup
-from tfos_ml.worker import keras_privates
 
 OUTPUT_LOSS = "loss-"  # prefix of the terms that are losses of outputs
 _MEAN_OF_ROWS = ("sum_over_batch_size", "mean")
@@ -52,14 +52,14 @@ class LossTerms:
         self._sums, self._together = frozenset(sums), frozenset(together)
         self.values: dict[str, Any] = {}
         self._plain_regularizers: list[tuple[keras.Layer, Any]] = []
-        self._compiled = keras_privates.compiled_loss(model)
-        self._plain = keras_privates.losses_of_outputs(self._compiled) if self._compiled is not None else None
+        self._compiled = privates.compiled_loss(model)
+        self._plain = privates.losses_of_outputs(self._compiled) if self._compiled is not None else None
         if self._plain is not None:
             in_step = [
                 entry._replace(loss=self._global(entry.loss, f"{OUTPUT_LOSS}{i}"))
                 for i, entry in enumerate(self._plain)
             ]
-            keras_privates.set_losses_of_outputs(self._compiled, in_step)
+            privates.set_losses_of_outputs(self._compiled, in_step)
         self._wrap_activity_regularizers()
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class LossTerms:
         for layer, regularizer in self._plain_regularizers:
             layer.activity_regularizer = regularizer
         if self._plain is not None:
-            keras_privates.set_losses_of_outputs(self._compiled, self._plain)
+            privates.set_losses_of_outputs(self._compiled, self._plain)
 
     def added(self, loss: Any) -> Any:
         """A total loss whose ``add_loss`` terms are those of the global batch."""
@@ -149,7 +149,7 @@ class LossTerms:
         return tf.math.divide_no_nan(total, tf.cast(denominator * share, total.dtype))
 
     def _wrap_activity_regularizers(self) -> None:
-        layers = [layer for layer in keras_privates.all_layers(self._model) if layer.activity_regularizer is not None]
+        layers = [layer for layer in privates.all_layers(self._model) if layer.activity_regularizer is not None]
         if not layers or not _activity_losses_are_sums():
             return
         self._plain_regularizers = [(layer, layer.activity_regularizer) for layer in layers]
@@ -206,7 +206,7 @@ def _with_reduction(loss: Any, reduction: str, y_true: Any, y_pred: Any, sample_
 
 def _mask_of(y_pred: Any, values: Any) -> Any:
     """The mask that Keras applies to the values of a loss, or None."""
-    masks = [m for m in map(keras_privates.mask_of, (y_pred, values)) if m is not None]
+    masks = [m for m in map(privates.mask_of, (y_pred, values)) if m is not None]
     return functools.reduce(operator.and_, masks) if masks else None
 
 

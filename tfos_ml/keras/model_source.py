@@ -22,9 +22,9 @@ from tfos_ml.common import filesystems
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
+from tfos_ml.keras import privates
 from tfos_ml.keras.global_config import GlobalConfig
 from tfos_ml.protocol.pickling import REDUCERS, dumps
-from tfos_ml.worker import keras_privates
 
 REASON_CHARACTERS = 600
 _QUOTED = ("Full object config:", "List of objects that could not be loaded:")
@@ -158,7 +158,7 @@ def source_of(model: Any) -> ModelSource:
     try:
         for name, function in lambdas.items():
             function.__name__ = name
-        with keras_privates.names_noted() as named:
+        with privates.names_noted() as named:
             archive = save_instance(model)
         return ModelSource(
             archive=archive,
@@ -219,7 +219,7 @@ def _reduce_saveable(value: Any) -> Any:
     kinds = tuple(getattr(keras, kind, ()) for kind in ("Layer", "Loss", "Metric", "Optimizer"))
     if not isinstance(value, kinds):
         return NotImplemented
-    with keras_privates.names_noted() as named:
+    with privates.names_noted() as named:
         function, arguments = value.__reduce__()[:2]
     return (_load_saveable, (_each_name_once(named), function, arguments)) if named else NotImplemented
 
@@ -236,13 +236,13 @@ REDUCERS.append(_reduce_saveable)
 
 def _unsaved(model: Any) -> list[Any]:
     """The variables of a model that its file does not have: states of seed generators, and LoRA."""
-    return [*keras_privates.seed_states(model), *keras_privates.adapters(model)]
+    return [*privates.seed_states(model), *privates.adapters(model)]
 
 
 def _lambdas(model: Any) -> list[Any]:
     """The lambdas of a compiled model's layers, losses and metrics; each once."""
-    compiled = list(_leaves(keras_privates.compiled_with(model)))
-    parts = [*keras_privates.all_layers(model), *(part for part in compiled if hasattr(part, "__dict__"))]
+    compiled = list(_leaves(privates.compiled_with(model)))
+    parts = [*privates.all_layers(model), *(part for part in compiled if hasattr(part, "__dict__"))]
     objects = [*compiled, *(leaf for part in parts for leaf in _leaves(vars(part)))]
     return list({id(f): f for f in objects if isinstance(f, types.FunctionType) and f.__name__ == _LAMBDA}.values())
 
@@ -265,8 +265,8 @@ def save_instance(model: Any) -> bytes:
         path = os.path.join(directory, "model.keras")
         try:
             with (
-                keras_privates.with_vocabularies_in_config(model),
-                keras_privates.with_unmerged_adapters(model),
+                privates.with_vocabularies_in_config(model),
+                privates.with_unmerged_adapters(model),
                 warnings.catch_warnings(),
             ):
                 warnings.filterwarnings("ignore", ".*saving a model that has not yet been built")  # nodes build it

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras import privates
 
 Update = Callable[..., Any]
 
@@ -35,7 +35,7 @@ def intercepted(update: Callable[[Update, Any, Sequence[Any], Sequence[Any]], An
             nonlocal depth
             if all(optimizer is not known for known in optimizers):
                 optimizers.append(optimizer)
-            variables = list(trainable_variables or keras_privates.optimizer_variables(optimizer))
+            variables = list(trainable_variables or privates.optimizer_variables(optimizer))
             if depth or not variables:
                 return original(optimizer, grads, trainable_variables, **options)
             depth += 1

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras import privates
 
 
 class OtherWrites:
@@ -47,4 +47,4 @@ class OtherWrites:
         known = self._updated | {id(getattr(v, "value", v)) for v in expected}
         weights = {id(v.value): v for v in self._model.trainable_variables if id(v.value) not in known}
         values = [v.value for v in weights.values()]
-        return [weights[id(v)] for v in keras_privates.written_variables(self._graph, values, self._of_updates)]
+        return [weights[id(v)] for v in privates.written_variables(self._graph, values, self._of_updates)]

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
-from tfos_ml.worker import keras_privates
+from tfos_ml.keras import privates
 
 _PHILOX, _PHILOX_NUMBERS = 1, 4  # TensorFlow's number of the generator; float32 numbers of one counter
 LARGE_ROW = 1024  # numbers; below it, one draw for all rows takes less time than one for each row
@@ -56,10 +56,10 @@ class RowsOfStep:
     @contextlib.contextmanager
     def draws(self) -> Iterator[None]:
         """Within this context, Keras's random functions draw for all rows of the step."""
-        plain = keras_privates.random_functions()
+        plain = privates.random_functions()
         ours = {name: self._by_shape(plain[name]) for name in _BY_SHAPE}
         ours |= {"categorical": self._categorical(plain["categorical"]), "dropout": self._dropout(plain["dropout"])}
-        with keras_privates.replaced_random_functions(ours):
+        with privates.replaced_random_functions(ours):
             yield
         if self._depends_on_order and len(self.drawn) != len(self.known):
             raise ModelError(_UNMATCHED)
@@ -88,11 +88,11 @@ class RowsOfStep:
     def _dropout(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
             inputs = tf.convert_to_tensor(inputs)
-            shape = keras_privates.noise_shape_of(inputs, noise_shape)
+            shape = privates.noise_shape_of(inputs, noise_shape)
             if not self._decide(shape) or rate in (0.0, 1.0):
                 return plain(inputs, rate, noise_shape, seed)
             whole, times = self._whole(shape)
-            row, generator = _known(inputs.shape if noise_shape is None else shape), keras_privates.drawn_seed(seed)
+            row, generator = _known(inputs.shape if noise_shape is None else shape), privates.drawn_seed(seed)
             if inputs.dtype == "float32" and row and _is_drawn_alone(math.prod(row)):
                 is_kept = self._is_kept(generator, row, times, rate)
             else:

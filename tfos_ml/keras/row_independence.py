@@ -7,18 +7,19 @@ from typing import Any
 import keras
 
 from tfos_ml.errors import ModelError
+from tfos_ml.keras import privates
 from tfos_ml.keras.metric_sums import leaf_metrics
-from tfos_ml.worker import keras_privates
 
 
 def is_row_by_row(model: keras.Model) -> bool:
     """Whether a step uses only parts of Keras that treat each row independently of the others."""
-    layers = keras_privates.all_layers(model)
+    layers = privates.all_layers(model)
     parts = [*layers, *_losses(model), *leaf_metrics(model)]
     if any(isinstance(part, _coupling_classes()) for part in parts):
         return False
     parts += [
-        getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer", "fn", "_fn")
+        *(getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer")),
+        *map(privates.function_of, parts),
     ]
     operations = {op for layer in layers for op in getattr(layer, "operations", ())}
     return operations <= set(layers) and all(_is_of_keras(part) and not _couples(part) for part in parts)
@@ -26,7 +27,7 @@ def is_row_by_row(model: keras.Model) -> bool:
 
 def refuse_float8(model: keras.Model) -> None:
     """Raise ``ModelError`` if a layer computes in float8: each worker would scale by the largest of its own values."""
-    layers = keras_privates.all_layers(model)
+    layers = privates.all_layers(model)
     names = [layer.name for layer in layers if getattr(layer, "quantization_mode", None) == "float8"]
     if names:
         raise ModelError(
@@ -42,12 +43,12 @@ def draws_by_batch(model: keras.Model) -> list[str]:
     """
     names = ("AugMix", "RandAugment", "RandomElasticTransform")
     classes = tuple(getattr(keras.layers, name) for name in names if hasattr(keras.layers, name))
-    return [layer.name for layer in keras_privates.all_layers(model) if isinstance(layer, classes)]
+    return [layer.name for layer in privates.all_layers(model) if isinstance(layer, classes)]
 
 
 def _losses(model: keras.Model) -> list[Any]:
-    compiled = keras_privates.compiled_loss(model)
-    built = keras_privates.losses_of_outputs(compiled) if compiled is not None else None
+    compiled = privates.compiled_loss(model)
+    built = privates.losses_of_outputs(compiled) if compiled is not None else None
     return [entry.loss for entry in built or ()]  # never built with a compute_loss of one's own
 
 
@@ -66,8 +67,7 @@ def _couples(part: Any) -> bool:
     """Whether a part of Keras computes over the rows of a batch: these functions, and whatever has the axis 0."""
     if getattr(part, "__name__", "") in ("circle", "dice", "tversky"):
         return True
-    options = getattr(part, "_fn_kwargs", {})
-    axes = [getattr(part, "axis", None), getattr(part, "axes", None), options.get("axis") if options else None]
+    axes = [getattr(part, "axis", None), getattr(part, "axes", None), privates.options_of(part).get("axis")]
     return any(0 in axis if isinstance(axis, (list, tuple)) else axis == 0 for axis in axes)
 
 

@@ -18,7 +18,7 @@ from tfos_ml.data.spool import room_for
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
-from tfos_ml.keras import adapt
+from tfos_ml.keras import adapt, privates
 from tfos_ml.keras.batch_statistics import is_batch_normalization
 from tfos_ml.keras.build import build
 from tfos_ml.keras.callback_state import by_key
@@ -48,7 +48,6 @@ from tfos_ml.keras.training_state import (
 )
 from tfos_ml.keras.training_variables import TrainingVariables
 from tfos_ml.keras.worker_group import WorkerGroup
-from tfos_ml.worker import keras_privates
 
 if TYPE_CHECKING:
     from tfos_ml.keras.inspection import ModelDescription
@@ -129,7 +128,7 @@ def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: l
 
 def _with_local_statistics(rules: Rules, model: Any) -> Rules:
     """The rules of a training in which BatchNormalization knows only the rows of its worker."""
-    layers = [layer.name for layer in keras_privates.all_layers(model) if is_batch_normalization(layer)]
+    layers = [layer.name for layer in privates.all_layers(model) if is_batch_normalization(layer)]
     if not layers:
         return rules
     notice = (

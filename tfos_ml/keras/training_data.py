@@ -27,6 +27,7 @@ from tfos_ml.worker.export import (
     declared_inputs,
     fit_inputs,
     from_paths,
+    functional_tensors,
     input_specs,
     is_nested,
     tensor_spec,
@@ -258,7 +259,7 @@ class TrainingData:
     def _by_output(self, values: dict[str, Any]) -> Any:
         """Values by output name in the structure of the model's outputs."""
         outputs = self._description.outputs
-        struct = getattr(self._model, "_outputs_struct", None)
+        struct = functional_tensors(self._model, "outputs")
         if is_nested(struct) and by_path(struct).keys() == values.keys():
             return from_paths(struct, values)
         if len(values) == 1 and (outputs is None or len(outputs) == 1) and not isinstance(struct, dict):

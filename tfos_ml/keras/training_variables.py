@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from tfos_ml.keras import privates
 from tfos_ml.keras.optimizers import intercepted
 from tfos_ml.keras.row_independence import is_row_by_row
-from tfos_ml.worker import keras_privates
 
 if TYPE_CHECKING:
     from tfos_ml.keras.training_data import TrainingData
@@ -49,7 +49,7 @@ class TrainingVariables:
             with intercepted(lambda update, optimizer, grads, variables: update(grads, variables)) as called:
                 try:
                     graph = tf.function(model.train_step).get_concrete_function(data.element_spec()).graph
-                    written = keras_privates.written_variables(graph, graph.variables)
+                    written = privates.written_variables(graph, graph.variables)
                 except Exception:  # which the training will raise, too
                     written = []
             optimizers += called
@@ -82,7 +82,7 @@ class TrainingVariables:
     @property
     def seeds(self) -> list[Any]:
         """The states of Keras's seed generators."""
-        return [*keras_privates.seed_states(self.model), keras_privates.global_seed_state()]
+        return [*privates.seed_states(self.model), privates.global_seed_state()]
 
     @property
     def scalars(self) -> list[Any]:

@@ -10,7 +10,6 @@ from typing import Any
 
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, LossInfo, PredictionSpec, prediction_spec_of
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, parse_signature
-from tfos_ml.worker import keras_privates
 from tfos_ml.worker.export import by_path, declared_outputs, has_predict_step
 
 _PACKAGES = ("keras", "tf_keras")
@@ -19,7 +18,7 @@ _PACKAGES = ("keras", "tf_keras")
 def compiled_losses(model: Any) -> dict[str, LossInfo]:
     """The losses that a model of either Keras was compiled with, by output; a single one for all by ``""``."""
     package = _package_of(model)
-    loss = getattr(model, "loss", None) if package == "tf_keras" else keras_privates.user_loss(model)
+    loss = getattr(model, "loss", None)
     if isinstance(loss, dict):
         by_output = by_path(loss)
     elif isinstance(loss, (list, tuple)):
@@ -45,11 +44,18 @@ def _loss_info(loss: Any, package: str | None) -> LossInfo:
     is_object = isinstance(loss, losses.Loss)
     name = type(loss).__name__ if is_object else getattr(loss, "__name__", repr(loss))
     module = type(loss).__module__ if is_object else getattr(loss, "__module__", "")
-    options = getattr(loss, "_fn_kwargs", {})
+    options = _config(loss) if is_object else {}
     from_logits = bool(options.get("from_logits", getattr(loss, "from_logits", False)))
     reduction = loss.reduction if is_object else "sum_over_batch_size"
     ignored = options.get("ignore_class", getattr(loss, "ignore_class", None))
     return LossInfo(name, from_logits, reduction, str(module).split(".")[0] in _PACKAGES, ignored)
+
+
+def _config(loss: Any) -> dict[str, Any]:
+    try:
+        return dict(loss.get_config())
+    except Exception:  # of a class of the user's
+        return {}
 
 
 def write_prediction_spec(path: str, model: Any, key: str, has_own_signatures: bool) -> None:

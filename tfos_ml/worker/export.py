@@ -32,7 +32,6 @@ from tfos_ml.inference.saved_model import (
     row_splits_name,
     write_signature,
 )
-from tfos_ml.worker import keras_privates
 
 SINGLE_INPUT = "features"
 RowShape = tuple[int | None, ...]
@@ -62,10 +61,15 @@ def export_saved_model(
 
 def _save(model: Any, path: str, signatures: Any) -> None:
     """Save a model without its optimizer; with it if a signature reads one of its variables."""
-    if _is_keras_3(model) and getattr(model, "optimizer", None) is not None:
-        with contextlib.suppress(AssertionError), keras_privates.without_optimizer(model):
-            tf.saved_model.save(model, path, signatures=signatures)
-            return
+    optimizer = getattr(model, "optimizer", None) if _is_keras_3(model) else None
+    if optimizer is not None:
+        del model.optimizer
+        try:
+            with contextlib.suppress(AssertionError):
+                tf.saved_model.save(model, path, signatures=signatures)
+                return
+        finally:
+            model.optimizer = optimizer
     tf.saved_model.save(model, path, signatures=signatures)
 
 
@@ -92,18 +96,16 @@ class Serving:
         self._arguments = argument_names(tensors)
         self._specs = [self._spec(inputs, name) for name in tensors]
         self._serve = _serving_function(model, inputs, self._arguments)
-        self._archive = self._traced() if _is_keras_3(model) else None
+        self._function = tf.function(self._serve, input_signature=self._specs, autograph=False)
+        self._root = self._traced() if _is_keras_3(model) else model
 
     def _spec(self, inputs: Mapping[str, TensorInfo], name: str) -> tf.TensorSpec:
         tensor = inputs.get(name, TensorInfo("int64", (None,)))
         return tf.TensorSpec([None] if tensor.ragged else tensor.shape, tensor.dtype, self._arguments[name])
 
     def _traced(self) -> Any:
-        """Keras' archive of the function and all that it uses, including what the model does not track."""
-        import keras
-
-        archive = keras.export.ExportArchive()
-        function = archive.add_endpoint(self._key, self._serve, self._specs).get_concrete_function()
+        """All that the function uses, including what the model does not track, and no optimizer."""
+        function = self._function.get_concrete_function()
         graph = function.graph.as_graph_def()
         nodes = [*graph.node, *(node for called in graph.library.function for node in called.node_def)]
         if _CALLS_PYTHON & {node.op for node in nodes}:
@@ -111,17 +113,13 @@ class Serving:
                 "the model calls Python (tf.py_function, tf.numpy_function), which a SavedModel cannot do. Use "
                 "operations of TensorFlow or Keras"
             )
-        keras_privates.add_to_archive(archive, _tables(function))
-        return archive
+        root = tf.Module()
+        root.used_variables, root.used_tables = list(function.variables), _tables(function)
+        return root
 
     def write(self, path: str) -> None:
         """Save it at a path, a new directory, and beside it a file that maps its names."""
-        if self._archive is None:
-            signature = tf.function(self._serve, input_signature=self._specs, autograph=False)
-            tf.saved_model.save(self._model, path, signatures={self._key: signature})
-        else:
-            with keras_privates.silent():
-                self._archive.write_out(path)
+        tf.saved_model.save(self._root, path, signatures={self._key: self._function})
         write_signature(path, self._key, self._arguments, list(self._ragged))
 
 
@@ -237,12 +235,17 @@ def declared_outputs(model: Any) -> dict[str, TensorInfo] | None:
 
 def declared_tensors(model: Any, side: str) -> dict[str, Any] | list[Any] | None:
     """A model's symbolic inputs or outputs in their original structure; a single one as a list."""
-    tensors = getattr(model, f"_{side}_struct", None)
+    tensors = functional_tensors(model, side)
     if tensors is None:
         tensors = getattr(model, side, None)
     if tensors is None or isinstance(tensors, dict):
         return tensors or None
     return (list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]) or None
+
+
+def functional_tensors(model: Any, side: str) -> Any:
+    """The inputs or outputs of a functional Keras 3 model in their original structure; None of any other."""
+    return getattr(model, side.removesuffix("s")) if _is_keras_3(model) and hasattr(model, "output_names") else None
 
 
 def fit_inputs(inputs: Mapping[str, TensorInfo], schema: FeedSchema, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -267,10 +270,20 @@ def tensor_spec(tensor: TensorInfo, name: str | None = None) -> tf.TensorSpec | 
     return tf.TensorSpec(tensor.shape, tensor.dtype, name)
 
 
+def _shapes_built_with(model: Any) -> Any:
+    """The structure of the inputs that a Keras 3 model was built with, whose leaves are no lists; None if unknown."""
+    if not _is_keras_3(model):
+        return None
+    import keras
+
+    shapes = (model.get_build_config() or {}).get("input_shape")
+    return None if shapes is None else keras.tree.map_shape_structure(str, shapes)
+
+
 def arrange_inputs(model: Any, inputs: dict[str, Any]) -> Any:
     """Inputs by name, in the model's order, as the argument of the model: a tensor, a list or a dict."""
-    struct = getattr(model, "_inputs_struct", None)
-    nested = struct if struct is not None else keras_privates.shapes_built_with(model)
+    struct = functional_tensors(model, "inputs")
+    nested = struct if struct is not None else _shapes_built_with(model)
     if is_nested(nested) and by_path(nested).keys() == inputs.keys():
         return from_paths(nested, inputs)
     if isinstance(struct, dict) or (len(inputs) > 1 and not isinstance(struct, (list, tuple))):
@@ -357,9 +370,6 @@ def output_layer_names(model: Any, count: int) -> list[str]:
     """Names of the layers that give a model's outputs, else ``output_0``, ``output_1``..."""
     names: list[str] = list(getattr(model, "output_names", None) or ())
     if not names:
-        try:
-            origins = map(keras_privates.origin_of, model.outputs)
-            names = [origin.operation.name for origin in origins if origin]
-        except (AttributeError, TypeError, ValueError):  # not Keras, or a model that is not built
-            names = []
+        keras: Any = sys.modules.get("keras")
+        names = [layer.name for layer in model.layers[-1:]] if keras and isinstance(model, keras.Sequential) else []
     return names if len(set(names)) == count else [f"output_{i}" for i in range(count)]

@@ -1,6 +1,7 @@
-"""All undocumented parts of Keras that tfos_ml uses, and of TensorFlow's traced functions. No other uses any.
+"""All undocumented parts of Keras that tfos_ml uses, and of TensorFlow's traced functions.
 
-``tests/unit/test_keras_privates.py`` has a test for each function, which fails if Keras changes such a part. Tested
+``tests/unit/test_privates.py`` has a test for each function, which fails if Keras changes such a part, and one
+that no other module uses any. Tested
 with Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :func:`losses_of_outputs` reads.
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 
 def symbolic_build(model: Any, batch: Any) -> None:
@@ -18,16 +19,10 @@ def symbolic_build(model: Any, batch: Any) -> None:
     model._symbolic_build(data_batch=batch)
 
 
-def user_loss(model: Any) -> Any:
-    """The loss as it was passed to ``compile``; None if there is none."""
-    compiled = getattr(model, "_compile_loss", None)
-    return None if compiled is None else compiled._user_loss
-
-
 def compiled_with(model: Any) -> list[Any]:
     """Losses and metrics as they were passed to ``compile``."""
     metrics = model._compile_metrics
-    return [user_loss(model), *(() if metrics is None else (metrics._user_metrics, metrics._user_weighted_metrics))]
+    return [model.loss, *(() if metrics is None else (metrics._user_metrics, metrics._user_weighted_metrics))]
 
 
 def compiled_parts(model: Any) -> tuple[Any, Any, Any]:
@@ -104,11 +99,6 @@ def all_layers(model: Any) -> list[Any]:
     return list({id(layer): layer for layer in model._flatten_layers()}.values())
 
 
-def inputs_structure(model: Any) -> Any:
-    """The input tensors of a functional model in their original structure."""
-    return model._inputs_struct
-
-
 def vocabulary_of(layer: Any) -> list[Any]:
     """The vocabulary of a StringLookup, IntegerLookup or TextVectorization, text or numbers, without special tokens."""
     entries = layer.get_vocabulary(include_special_tokens=False)
@@ -147,35 +137,6 @@ def is_validation_of_fit(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.get("_use_cached_eval_dataset", False))
 
 
-def shapes_built_with(model: Any) -> Any:
-    """The structure of the inputs that a model was built with, whose leaves are not lists; None if it is unknown."""
-    shapes = getattr(model, "_build_shapes_dict", None) or {}
-    if len(shapes) != 1:
-        return None
-    import keras
-
-    return keras.tree.map_shape_structure(str, next(iter(shapes.values())))
-
-
-def add_to_archive(archive: Any, tables: list[Any]) -> None:
-    """Make an ``ExportArchive`` save tables; ``track`` of Keras 3.7 saves only those of its own layers."""
-    archive._tf_trackable.tables = tables
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Silence Keras in this thread: ``ExportArchive.write_out`` of Keras 3.7 prints, whatever ``verbose`` is."""
-    import keras
-
-    was_on = keras.config.is_interactive_logging_enabled()
-    keras.config.disable_interactive_logging()
-    try:
-        yield
-    finally:
-        if was_on:
-            keras.config.enable_interactive_logging()
-
-
 def mask_of(tensor: Any) -> Any:
     """The mask that a layer has attached to its output; None if there is none."""
     return getattr(tensor, "_keras_mask", None)
@@ -196,6 +157,26 @@ def replaced_random_functions(functions: Mapping[str, Any]) -> Iterator[None]:
         yield
     finally:
         vars(module).update(before)
+
+
+@contextlib.contextmanager
+def replaced_moments(layer: Any, replacing: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace the function with which a BatchNormalization computes mean and variance from inputs and a mask."""
+    layer._moments = replacing(layer._moments)
+    try:
+        yield
+    finally:
+        del layer._moments
+
+
+def function_of(part: Any) -> Any:
+    """The function that a loss or metric wraps; None if it wraps none."""
+    return getattr(part, "fn", getattr(part, "_fn", None))
+
+
+def options_of(part: Any) -> dict[str, Any]:
+    """The keyword arguments of :func:`function_of`."""
+    return getattr(part, "_fn_kwargs", None) or {}
 
 
 def noise_shape_of(inputs: Any, noise_shape: Any) -> Any:
@@ -293,41 +274,3 @@ def global_seed_state() -> Any:
     from keras.src.random.seed_generator import global_seed_generator
 
     return global_seed_generator().state
-
-
-class Origin(NamedTuple):
-    """The call that made a symbolic tensor: its operation, the index of the call, and the index of the output."""
-
-    operation: Any
-    call: int
-    tensor_index: int
-
-
-def origin_of(tensor: Any) -> Origin | None:
-    """The origin of a symbolic tensor; None of any other."""
-    history = getattr(tensor, "_keras_history", None)
-    return None if history is None else Origin(history.operation, history.node_index, history.tensor_index)
-
-
-def inputs_of_call(operation: Any, call: int) -> list[Any]:
-    """The symbolic tensors that an operation was called with."""
-    tensors: list[Any] = operation._inbound_nodes[call].input_tensors
-    return tensors
-
-
-@contextlib.contextmanager
-def without_optimizer(model: Any) -> Iterator[None]:
-    """Make TensorFlow save a Keras 3 model without its optimizer, as Keras' own ``export`` does.
-
-    An optimizer such as Adam has two variables for each variable of the model.
-    """
-    children, optimizer = model._trackable_children, model.optimizer
-
-    def others(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        return {name: child for name, child in children(*args, **kwargs).items() if child is not optimizer}
-
-    object.__setattr__(model, "_trackable_children", others)  # past Keras, which would save it, too
-    try:
-        yield
-    finally:
-        object.__delattr__(model, "_trackable_children")
