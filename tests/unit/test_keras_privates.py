@@ -173,6 +173,25 @@ def test_vocabularies_with_line_ends_go_into_the_configuration(tmp_path):
     assert privates.vocabulary_of(keras.saving.load_model(tmp_path / "model.keras").layers[-1]) == words
 
 
+def test_what_a_loss_reduces_is_noted_last_with_its_mask():
+    import keras
+    import tensorflow as tf
+
+    class Outer(keras.losses.Loss):
+        def call(self, y, p):
+            return keras.losses.MeanAbsoluteError(reduction="sum")(y, p) * tf.ones(3)
+
+    masked = keras.layers.Masking()(tf.constant([[[1.0], [0.0]]]))
+    with privates.noted_reductions() as noted:
+        result = keras.losses.MeanSquaredError()(tf.zeros([1, 2, 1]), masked)
+        Outer()(tf.zeros([1, 1]), tf.ones([1, 1]), tf.ones(3))
+    (mean, inner, outer), ones = noted, tf.ones([1, 2])
+    assert mean.result is result
+    assert [each.reduction for each in noted] == ["sum_over_batch_size", "sum", "sum_over_batch_size"]
+    assert (inner.sample_weight, outer.values.shape, outer.sample_weight.shape) == (None, (3,), (3,))
+    assert [float(mean.again(ones, None, how, "float64")) for how in ("sum", mean.reduction)] == [1.0, 1.0]
+
+
 def test_random_functions_are_those_that_layers_call():
     import keras
 

@@ -14,8 +14,6 @@ for terms that are means over rows. The other terms:
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -28,7 +26,6 @@ from tfos_ml.keras.random_draws import RowsOfStep
 from tfos_ml.keras.worker_group import WorkerGroup
 
 OUTPUT_LOSS = "loss-"  # prefix of the terms that are losses of outputs
-_MEAN_OF_ROWS = ("sum_over_batch_size", "mean")
 
 
 class LossTerms:
@@ -93,9 +90,7 @@ class LossTerms:
                 return loss(y_true, y_pred, sample_weight)
             if name in self._together:
                 return self._of_all_rows(loss, name, y_true, y_pred, sample_weight)
-            if type(loss).__call__ is not keras.losses.Loss.__call__:
-                return self._scaled(name, tf.convert_to_tensor(loss(y_true, y_pred, sample_weight)))
-            return self._scaled(name, self._mean(loss, name, y_true, y_pred, sample_weight))
+            return self._scaled(name, self._reduced(loss, name, y_true, y_pred, sample_weight))
 
         return call
 
@@ -127,24 +122,23 @@ class LossTerms:
         own = tf.convert_to_tensor(own)
         return of_all(tf.cast(own, tf.int32) if own.dtype == tf.bool else own)
 
-    def _mean(self, loss: Any, name: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        """A Keras loss with the denominator of all workers."""
-        values: list[Any] = []
-        plain = _capturing(loss, values)(y_true, y_pred, sample_weight)
-        if values[0].shape.rank == 0:  # reduced by the loss itself, in a way that only a try of a step can show
+    def _reduced(self, loss: Any, name: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """A loss with the denominator of all workers, if Keras reduces its values by another one than the rows."""
+        with privates.noted_reductions() as reductions:
+            plain = tf.convert_to_tensor(loss(y_true, y_pred, sample_weight))
+        last = reductions[-1] if reductions else None  # those before belong to losses that this one calls
+        if last is None or last.result is not plain or last.values.shape.rank == 0:  # only a try of a step can show how
             return plain
-        mask = _mask_of(y_pred, values[0])
-        own_mean = loss.reduction in _MEAN_OF_ROWS and mask is None
-        if own_mean or (loss.reduction == "mean_with_sample_weight" and mask is None and sample_weight is None):
+        weight = last.sample_weight if last.reduction == "mean_with_sample_weight" else None
+        if last.reduction != "sum" and last.mask is None and weight is None:
             return plain
-        total = _with_reduction(loss, "sum", y_true, y_pred, sample_weight)
-        share = self._share()
-        if loss.reduction == "sum":
-            return total / tf.cast(share, total.dtype)
-        weight = sample_weight if loss.reduction == "mean_with_sample_weight" else None
-        here = _denominator(values[0], mask, weight)
+        share, total = self._share(), last.again(last.values, last.sample_weight, "sum", last.dtype)
         assert share is not None
-        here = tf.where(share > 0, here, 0.0)
+        if last.reduction == "sum":
+            return total / tf.cast(share, total.dtype)
+        ones = tf.ones_like(last.values, tf.float64)  # which counts beyond 2**24
+        sum_of_ones, mean_of_ones = (last.again(ones, weight, how, "float64") for how in ("sum", last.reduction))
+        here = tf.where(share > 0, tf.math.divide_no_nan(sum_of_ones, mean_of_ones), 0.0)
         denominator = self._group.all_reduce(tf.reshape(here, [1]), name)[0]
         return tf.math.divide_no_nan(total, tf.cast(denominator * share, total.dtype))
 
@@ -174,53 +168,3 @@ def _activity_losses_are_sums() -> bool:
     layer = keras.layers.ActivityRegularization(l2=1.0)
     layer(tf.ones([2, 1]))
     return float(layer.losses[0]) > 1.5
-
-
-def _capturing(loss: Any, values: list[Any]) -> Callable[..., Any]:
-    """The loss; records the values that its ``call`` returns for each row before they are reduced."""
-
-    def run(y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-        original = loss.call
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            values.append(original(*args, **kwargs))
-            return values[-1]
-
-        loss.call = call
-        try:
-            return loss(y_true, y_pred, sample_weight)
-        finally:
-            del loss.call
-
-    return run
-
-
-def _with_reduction(loss: Any, reduction: str, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
-    own = loss.reduction
-    loss.reduction = reduction
-    try:
-        return loss(y_true, y_pred, sample_weight)
-    finally:
-        loss.reduction = own
-
-
-def _mask_of(y_pred: Any, values: Any) -> Any:
-    """The mask that Keras applies to the values of a loss, or None."""
-    masks = [m for m in map(privates.mask_of, (y_pred, values)) if m is not None]
-    return functools.reduce(operator.and_, masks) if masks else None
-
-
-def _denominator(values: Any, mask: Any, sample_weight: Any) -> tf.Tensor:
-    """This worker's part of the number, or weight, of all values, in float64, which counts beyond 2**24."""
-    count = tf.cast(tf.size(values, out_type=tf.int64), tf.float64)
-    if sample_weight is None:
-        if mask is None:
-            return count
-        return count * tf.reduce_mean(tf.cast(mask, tf.float64))
-    weight = tf.cast(sample_weight, tf.float64)
-    if mask is not None:
-        mask = tf.cast(mask, tf.float64)
-        if weight.shape.rank == mask.shape.rank - 1 and mask.shape[-1] != 1:
-            weight = weight[..., None]
-        weight = weight * mask
-    return tf.reduce_sum(weight)

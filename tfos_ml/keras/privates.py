@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def symbolic_build(model: Any, batch: Any) -> None:
@@ -137,9 +137,49 @@ def is_validation_of_fit(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.get("_use_cached_eval_dataset", False))
 
 
-def mask_of(tensor: Any) -> Any:
-    """The mask that a layer has attached to its output; None if there is none."""
-    return getattr(tensor, "_keras_mask", None)
+class Reduction(NamedTuple):
+    """What a loss has reduced to one number; `mask` includes that of the values."""
+
+    values: Any
+    sample_weight: Any
+    mask: Any
+    reduction: str | None
+    dtype: str
+    result: Any
+
+    def again(self, values: Any, sample_weight: Any, reduction: str | None, dtype: str) -> Any:
+        """What Keras makes of other values with the same mask."""
+        return _loss().reduce_weighted_values(values, sample_weight, self.mask, reduction, dtype)
+
+
+@contextlib.contextmanager
+def noted_reductions() -> Iterator[list[Reduction]]:
+    """Note the reductions of losses, in order, while Keras traces in this thread."""
+    module, noted = _loss(), list[Reduction]()
+    plain = module.reduce_weighted_values
+
+    def noting(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: str | None = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        result = plain(values, sample_weight, mask, reduction, dtype)
+        noted.append(Reduction(values, sample_weight, mask, reduction, dtype, result))
+        return result
+
+    module.reduce_weighted_values = noting
+    try:
+        yield noted
+    finally:
+        module.reduce_weighted_values = plain
+
+
+def _loss() -> Any:
+    from keras.src.losses import loss
+
+    return loss
 
 
 def random_functions() -> dict[str, Any]:
