@@ -90,7 +90,7 @@ def work(rank: int, size: int, ports: list[int], kilobytes: list[int], repeats: 
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
     import tensorflow as tf
 
-    from tfos_ml.keras.worker_group import WorkerGroup
+    from tfos_ml.keras.collectives.group import WorkerGroup
 
     plain = WorkerGroup.start(rank, addresses, 120, "ring")
     group = WorkerGroup.start(rank, ours, 120, secret=b"of this benchmark")

@@ -100,7 +100,7 @@ def own_draws() -> dict[str, Any]:
 
     class OwnDraws(keras.callbacks.Callback):
         def on_train_begin(self, logs=None):  # after the dry run, which would refuse it
-            from tfos_ml.keras.random_draws import RowsOfStep
+            from tfos_ml.keras.step.random_draws import RowsOfStep
 
             RowsOfStep.draws = lambda rows: contextlib.nullcontext()
 

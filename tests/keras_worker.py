@@ -288,10 +288,10 @@ def evaluated(task, ctx, group):
 def main(arguments):
     from tfos_ml.data import spool
     from tfos_ml.inference.prediction import PredictionSpec
-    from tfos_ml.keras.inspection import describe
-    from tfos_ml.keras.model_source import ModelSource
+    from tfos_ml.keras.collectives.group import WorkerGroup
+    from tfos_ml.keras.model.inspection import describe
+    from tfos_ml.keras.model.source import ModelSource
     from tfos_ml.keras.training import KerasFit, fit_model
-    from tfos_ml.keras.worker_group import WorkerGroup
 
     _, out, rank, ports, *cases = arguments
     evaluates = os.environ.get("TFOS_ML_TEST_EVALUATES") == "1"

@@ -39,7 +39,7 @@ def _doubled_row(ctx: Any) -> None:
 
 
 def _lost_checkpoint(ctx: Any) -> None:
-    from tfos_ml.keras.checkpoint import Checkpoints
+    from tfos_ml.keras.checkpoint.files import Checkpoints
 
     Checkpoints.load = lambda self: None  # type: ignore[method-assign]
 

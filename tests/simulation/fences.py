@@ -15,7 +15,7 @@ from pyarrow import fs
 from virtual_time import Process, World
 
 from tfos_ml.errors import SupersededError
-from tfos_ml.keras.fence import Fence
+from tfos_ml.keras.checkpoint.fence import Fence
 
 STEPS = 5
 SECONDS = 500.0
@@ -90,7 +90,7 @@ class Attempts:
         return [name for name in sorted(self._parents) if fence.counts(name)]
 
     def _train(self, run_id: str) -> None:
-        """As the chief does with ``keras/checkpoint.py``."""
+        """As the chief does with ``keras/checkpoint/files.py``."""
         fence = Fence(self._store, "dir", run_id)  # type: ignore[arg-type]
         try:
             fence.take(self._checkpoints(fence))

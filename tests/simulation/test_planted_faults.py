@@ -21,7 +21,7 @@ from tfos_ml.driver.attempt import Attempt
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.report_dedup import ReportDeduplicator
 from tfos_ml.driver.restarts import Decision, RestartPolicy
-from tfos_ml.keras.fence import Fence
+from tfos_ml.keras.checkpoint.fence import Fence
 from tfos_ml.protocol.partition_grants import GRANTED, TAKEN, PartitionGrants, _Call, _Grant
 
 WITHIN = 500  # schedules

@@ -14,7 +14,7 @@ import pytest
 from conftest import open_for
 
 from tfos_ml.errors import DestinationError, ModelDirError, ModelError, SupersededError
-from tfos_ml.keras.model_dir import FOLDER, check_model_dir
+from tfos_ml.keras.checkpoint.directory import FOLDER, check_model_dir
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,7 +27,7 @@ def keras():
 @pytest.fixture
 def checkpoints(tmp_path):
     """Those of a run."""
-    from tfos_ml.keras.checkpoint import Checkpoints
+    from tfos_ml.keras.checkpoint.files import Checkpoints
 
     with contextlib.ExitStack() as stack:
         yield lambda run_id="run", **options: stack.enter_context(Checkpoints(str(tmp_path), run_id, **options))
@@ -35,7 +35,7 @@ def checkpoints(tmp_path):
 
 @pytest.fixture
 def state_of():
-    from tfos_ml.keras.checkpoint import TrainingState
+    from tfos_ml.keras.checkpoint.files import TrainingState
 
     def state_of(epoch, step=0, **changes):
         state = TrainingState(
@@ -160,7 +160,7 @@ class TestCheckpoints:
             checkpoints().load()
 
     def test_nothing_is_left_beside_the_directory(self, state_of, tmp_path, monkeypatch):
-        from tfos_ml.keras.checkpoint import Checkpoints
+        from tfos_ml.keras.checkpoint.files import Checkpoints
 
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
         (tmp_path / "scratch").mkdir()
@@ -219,7 +219,7 @@ class TestModelDir:
 
 def states_of(callbacks):
     """A function that takes the states of callbacks as a checkpoint does, and sets them for others."""
-    from tfos_ml.keras.callback_state import CallbackStates, by_key, set_callback_states
+    from tfos_ml.keras.checkpoint.callback_state import CallbackStates, by_key, set_callback_states
 
     states = CallbackStates(by_key(callbacks))
 
@@ -399,7 +399,7 @@ class TestCallbacks:
         "name", ["EarlyStopping", "History", "ModelCheckpoint", "ReduceLROnPlateau", "TensorBoard"]
     )
     def test_keras_has_the_attributes_with_its_state(self, keras, tmp_path, name):
-        from tfos_ml.keras.callback_state import OF_KERAS
+        from tfos_ml.keras.checkpoint.callback_state import OF_KERAS
 
         kind = getattr(keras.callbacks, name)
         callback = kind(str(tmp_path / "log.keras")) if name in ("ModelCheckpoint", "TensorBoard") else kind()
@@ -424,7 +424,7 @@ def loss_history(keras):
 class TestSettings:
     @pytest.fixture
     def settings(self, keras):
-        from tfos_ml.keras.fit_settings import fit_settings
+        from tfos_ml.keras.checkpoint.fit_settings import fit_settings
 
         def settings(loss="mse", rate=0.05, dropout=0.2, patience=3, weight=2.0, penalty=None):
             layers = [
@@ -440,7 +440,7 @@ class TestSettings:
         return settings
 
     def test_of_the_same_program_do_not_differ(self, keras, settings):
-        from tfos_ml.keras.fit_settings import differences
+        from tfos_ml.keras.checkpoint.fit_settings import differences
 
         def own(y, outputs):
             return outputs
@@ -449,7 +449,7 @@ class TestSettings:
             assert not differences(settings(loss), settings(loss))
 
     def test_that_differ_are_named(self, keras, settings):
-        from tfos_ml.keras.fit_settings import differences
+        from tfos_ml.keras.checkpoint.fit_settings import differences
 
         assert differences(settings(), settings("mae", 0.1, 0.5, 9)) == (
             "loss (was mse, now mae), optimizer's learning_rate (was 0.05, now 0.1), rate of Dropout 0 (was 0.2, now "
@@ -477,9 +477,9 @@ class TestVariables:
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_weights_come_back_with_the_optimizers_state(self, keras, tmp_path, dtype):
         """The first file is Keras's own, later ones have its layout; equal ones are told apart once they differ."""
-        from tfos_ml.keras.training_state import digest, load_weights
-        from tfos_ml.keras.training_variables import TrainingVariables
-        from tfos_ml.keras.weights_file import WeightsFile
+        from tfos_ml.keras.checkpoint.state import digest, load_weights
+        from tfos_ml.keras.checkpoint.weights import WeightsFile
+        from tfos_ml.keras.step.variables import TrainingVariables
 
         layers = [keras.layers.Dense(3, "relu"), keras.layers.Dense(3), keras.layers.Dropout(0.5)]
         model = keras.Sequential([keras.layers.Input((3,), dtype=dtype), *layers])
@@ -500,9 +500,9 @@ class TestVariables:
             model.fit(np.ones((8, 3)), np.arange(24).reshape(8, 3), verbose=0)
 
     def test_variables_that_keras_does_not_save_are_saved_all_the_same(self, keras, tmp_path):
-        from tfos_ml.keras.training_state import digest, load_weights
-        from tfos_ml.keras.training_variables import TrainingVariables
-        from tfos_ml.keras.weights_file import WeightsFile
+        from tfos_ml.keras.checkpoint.state import digest, load_weights
+        from tfos_ml.keras.checkpoint.weights import WeightsFile
+        from tfos_ml.keras.step.variables import TrainingVariables
 
         class Forgetful(keras.layers.Dense):
             def save_own_variables(self, store):
@@ -527,7 +527,7 @@ class TestVariables:
         assert model.layers[0].bias.numpy().tolist() == [1.0, 2.0]
 
     def test_of_another_model_are_refused(self, model):
-        from tfos_ml.keras.training_state import assign_all
+        from tfos_ml.keras.checkpoint.state import assign_all
 
         kernel, bias = model.trainable_variables
         assign_all([kernel, bias], [np.ones((3, 2)), np.ones(2)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfos_ml.keras import worker_group
+from tfos_ml.keras.collectives import group as worker_group
 
 
 class Recording(worker_group.WorkerGroup):

@@ -19,7 +19,7 @@ def keras():
 
 @pytest.fixture
 def describe(keras):
-    from tfos_ml.keras.inspection import describe
+    from tfos_ml.keras.model.inspection import describe
 
     return describe
 
@@ -148,7 +148,7 @@ class TestPreprocessing:
 def test_the_output_of_a_predict_step_is_not_explained_by_the_loss(keras):
     from tfos_ml import KerasEstimator
     from tfos_ml.inference.prediction import PredictionSpec
-    from tfos_ml.keras.inspection import describe
+    from tfos_ml.keras.model.inspection import describe
 
     class Named(keras.Sequential):
         def predict_step(self, data):
@@ -173,7 +173,7 @@ class TestRefused:
 PROGRAM_OF_ITS_OWN = """
 import sys
 import keras, numpy as np
-from tfos_ml.keras.model_source import by_registered_names, registered_in_program, source_of, ModelSource
+from tfos_ml.keras.model.source import by_registered_names, registered_in_program, source_of, ModelSource
 from tfos_ml.protocol.pickling import dumps
 
 FACTOR = 2.0
@@ -213,7 +213,7 @@ class TestSource:
     def test_lambdas_go_along_with_what_they_refer_to(self, sequential, keras):
         import cloudpickle
 
-        from tfos_ml.keras.model_source import source_of
+        from tfos_ml.keras.model.source import source_of
 
         factor = 3.0
         layers = keras.layers
@@ -233,7 +233,7 @@ class TestSource:
     @pytest.mark.parametrize("change", ["lora", "frozen"])
     def test_state_that_keras_does_not_save_goes_along(self, keras, change):
         """Before a training, and in the middle of one, with the state of the optimizer."""
-        from tfos_ml.keras.model_source import source_of
+        from tfos_ml.keras.model.source import source_of
 
         x = np.random.RandomState(0).randint(0, 6, (48, 6)).astype("f")
         y = x.sum(1)
@@ -255,7 +255,7 @@ class TestSource:
             assert [v.trainable for v in again.weights] == changed
 
     def test_a_class_with_a_compile_of_its_own_is_compiled_as_it_was(self, keras):
-        from tfos_ml.keras.model_source import source_of
+        from tfos_ml.keras.model.source import source_of
 
         @keras.saving.register_keras_serializable("tests")
         class Filled(keras.Sequential):
@@ -290,7 +290,7 @@ class TestSource:
         assert loaded.stdout.decode().strip() == str([6.0, 6.0, 12.0])
 
     def test_one_name_of_two_classes_is_refused(self, sequential, keras):
-        from tfos_ml.keras.model_source import source_of
+        from tfos_ml.keras.model.source import source_of
 
         def layer(units):
             class Own(keras.layers.Dense):
@@ -302,7 +302,7 @@ class TestSource:
             source_of(sequential(layer(2), layer(1)))
 
     def test_a_class_whose_compile_takes_more_than_a_file_has_is_refused(self, keras):
-        from tfos_ml.keras.model_source import source_of
+        from tfos_ml.keras.model.source import source_of
 
         class Sampled(keras.Sequential):
             def compile(self, *args, sampler="greedy", **options):
@@ -316,7 +316,7 @@ class TestSource:
             source_of(model)
 
     def test_model_that_cannot_be_serialised_is_refused_with_the_way_out(self, sequential, keras):
-        from tfos_ml.keras.model_source import save_instance
+        from tfos_ml.keras.model.source import save_instance
 
         class Stuck(keras.layers.Dense):
             def get_config(self):
@@ -330,7 +330,7 @@ class TestSource:
 
 
 def test_settings_of_keras_go_along(keras):
-    from tfos_ml.keras.global_config import GlobalConfig
+    from tfos_ml.keras.model.global_config import GlobalConfig
 
     config = keras.config
     config.set_dtype_policy(config.dtype_policy())
@@ -357,7 +357,7 @@ def test_settings_of_keras_go_along(keras):
 class TestAllKeras:
     @pytest.fixture
     def names_only_keras(self, sequential):
-        from tfos_ml.keras.model_source import is_all_keras, source_of
+        from tfos_ml.keras.model.source import is_all_keras, source_of
 
         return lambda *layers, **options: is_all_keras(source_of(sequential(*layers, **options)))
 

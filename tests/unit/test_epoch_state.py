@@ -57,15 +57,15 @@ def keras():
 
 @pytest.fixture(scope="module")
 def is_exact(keras):
-    from tfos_ml.keras.data_parallel import PassRules
-    from tfos_ml.keras.metric_sums import is_exact
+    from tfos_ml.keras.step.metrics import is_exact
+    from tfos_ml.keras.step.reduction_plan import PassReductions
 
-    return lambda metric, inexact=None: is_exact(metric, PassRules(inexact=inexact))
+    return lambda metric, inexact=None: is_exact(metric, PassReductions(inexact=inexact))
 
 
 @pytest.fixture(scope="module")
 def group(keras):
-    from tfos_ml.keras.worker_group import WorkerGroup
+    from tfos_ml.keras.collectives.group import WorkerGroup
 
     return WorkerGroup(0, 1, 60.0)
 
@@ -139,7 +139,7 @@ def fitted(keras):
 
 class TestLeafMetrics:
     def test_are_the_loss_and_all_that_was_compiled(self, keras, fitted):
-        from tfos_ml.keras.metric_sums import leaf_metrics
+        from tfos_ml.keras.step.metrics import leaf_metrics
 
         model = fitted(metrics=["mae", keras.metrics.AUC(name="auc")], weighted_metrics=["mse"])
         assert [m.name for m in leaf_metrics(model)] == ["loss", "mae", "auc", "mse"]
@@ -147,21 +147,21 @@ class TestLeafMetrics:
 
 class TestInexact:
     def test_a_metric_that_adds_up_keeps_its_value_beside_one_whose_name_ends_its_own(self, keras, fitted):
-        from tfos_ml.keras.data_parallel import PassRules
-        from tfos_ml.keras.metric_sums import MetricSums
+        from tfos_ml.keras.step.metrics import MetricSums
+        from tfos_ml.keras.step.reduction_plan import PassReductions
 
         model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="own"), keras.metrics.MeanSquaredError("my_own")])
         two = SimpleNamespace(size=2, sum_arrays=lambda arrays: [2 * np.asarray(array) for array in arrays])
-        assert set(MetricSums(model, two, PassRules(inexact=("own",))).bring_together(0.5)) == {"own"}
+        assert set(MetricSums(model, two, PassReductions(inexact=("own",))).bring_together(0.5)) == {"own"}
 
 
 class TestAlone:
     def test_metrics_stay_as_they_are_and_are_not_warned_of(self, keras, fitted, group):
-        from tfos_ml.keras.data_parallel import PassRules
-        from tfos_ml.keras.metric_sums import MetricSums
+        from tfos_ml.keras.step.metrics import MetricSums
+        from tfos_ml.keras.step.reduction_plan import PassReductions
 
         model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="correlation"), "mae"])
         before = [np.asarray(v) for m in model.metrics for v in m.variables]
-        assert MetricSums(model, group, PassRules()).bring_together(1.0) == {}
+        assert MetricSums(model, group, PassReductions()).bring_together(1.0) == {}
         for one, other in zip(before, [np.asarray(v) for m in model.metrics for v in m.variables], strict=True):
             np.testing.assert_array_equal(one, other)

@@ -23,15 +23,19 @@ from wrong_programs import ERROR, ROWS, WRONG, clipped_by_hand, counting
 
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
-from tfos_ml.keras import data_parallel, dry_run, privates
+from tfos_ml.keras import privates
 from tfos_ml.keras.build import build
-from tfos_ml.keras.inspection import describe
-from tfos_ml.keras.loss_terms import LossTerms
-from tfos_ml.keras.random_draws import RowsOfStep
-from tfos_ml.keras.training_data import TrainingData
-from tfos_ml.keras.training_variables import TrainingVariables
-from tfos_ml.keras.tried_step import SharesOfGroup, TriedPassCounter
-from tfos_ml.keras.worker_group import WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.model.inspection import describe
+from tfos_ml.keras.probe import plan as probe
+from tfos_ml.keras.probe.one_step import SharesOfGroup, TriedPassCounter
+from tfos_ml.keras.probe.varied_rows import varied_element
+from tfos_ml.keras.rows import TrainingData
+from tfos_ml.keras.step import data_parallel
+from tfos_ml.keras.step.losses import LossTerms
+from tfos_ml.keras.step.random_draws import RowsOfStep
+from tfos_ml.keras.step.reduction_plan import ReductionPlan
+from tfos_ml.keras.step.variables import TrainingVariables
 
 pytestmark = pytest.mark.slow
 SECONDS = 30.0
@@ -49,13 +53,13 @@ def told(make, data, directory):
     rows = rows_of(model, data, directory)
     privates.symbolic_build(model, rows.element_spec())
     try:
-        element = rows.varied_element(dry_run.ROWS, WorkerGroup(0, 1, 10.0))
-        variables = TrainingVariables.of_step(model, rows, must_trace=True)
-        rules = dry_run._try(variables, element, bool(rows.validation.total))
+        element = varied_element(rows, probe.ROWS, WorkerGroup(0, 1, 10.0))
+        variables = TrainingVariables.of_step(model, rows.element_spec())
+        plan = probe._try(variables, element, bool(rows.validation.total))
     except ModelError as error:
         return str(error)
-    inexact = {*(rules.train.inexact or ()), *(rules.test.inexact or ())}
-    return " ".join([*rules.notices, *sorted(inexact)])
+    inexact = {*(plan.train.inexact or ()), *(plan.test.inexact or ())}
+    return " ".join([*plan.notices, *sorted(inexact)])
 
 
 RARE = {  # of each kind of program some are in make test
@@ -99,11 +103,11 @@ def test_an_evaluation_does_not_ask_what_a_training_would_do(tmp_path):
     model = clipped_by_hand()
     rows = rows_of(model, numbers(), tmp_path)
     privates.symbolic_build(model, rows.element_spec())
-    variables = TrainingVariables.of_step(model, rows, must_trace=False)
-    element = rows.varied_element(dry_run.ROWS, WorkerGroup(0, 1, 10.0))
-    assert dry_run._try(variables, element, tests=True, trains=False).test.inexact == ()
+    variables = TrainingVariables.of_step(model)
+    element = varied_element(rows, probe.ROWS, WorkerGroup(0, 1, 10.0))
+    assert probe._try(variables, element, tests=True, trains=False).test.inexact == ()
     with pytest.raises(ModelError, match=ERROR):
-        dry_run._try(variables, element, tests=True)
+        probe._try(variables, element, tests=True)
 
 
 def test_a_tried_step_changes_no_variable_of_tensorflow(tmp_path):
@@ -116,7 +120,7 @@ def test_layers_in_float8_are_refused():
     policy = keras.dtype_policies.get("float8_from_float32")
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, dtype=policy, name="small")])
     with pytest.raises(ModelError, match=r"\['small'\] compute in float8"):
-        dry_run.find_rules(TrainingVariables(model, [], []), None, SimpleNamespace(size=2), tests=False)
+        probe.find_plan(TrainingVariables(model, [], []), None, SimpleNamespace(size=2), tests=False)
 
 
 def moments_of_own_rows(layer, plain, group, weights):
@@ -152,9 +156,9 @@ def test_a_callback_that_trains_is_an_error(name, tmp_path: Path):
     keras.utils.set_random_seed(1)
     model, x, y = small(), np.ones((2, 4), "f"), np.ones((2, 1), "f")
     rows = rows_of(model, numbers(), tmp_path)
-    variables = TrainingVariables.of_step(model, rows, must_trace=True)
+    variables = TrainingVariables.of_step(model, rows.element_spec())
     train, test = (TriedPassCounter(of, 2) for of in ("train", "test"))
-    parallel = data_parallel.DataParallel(variables, SharesOfGroup(), train, test, data_parallel.Rules())
+    parallel = data_parallel.DataParallel(variables, SharesOfGroup(), train, test, ReductionPlan())
     with pytest.raises(ModelError, match=rf"A callback calls model.{name}\(\), .* in a train_step of the model"):
         getattr(model, name)(x, y)
     model.predict(x, verbose=0)

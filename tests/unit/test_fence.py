@@ -10,7 +10,7 @@ import pytest
 from pyarrow import fs
 
 from tfos_ml.errors import SupersededError
-from tfos_ml.keras.fence import Fence
+from tfos_ml.keras.checkpoint.fence import Fence
 
 
 @pytest.fixture

@@ -30,9 +30,10 @@ from tfos_ml.common.version import __version__
 from tfos_ml.data import blocks, order, packed_lists, value_codecs
 from tfos_ml.driver import snapshot
 from tfos_ml.inference import archive
-from tfos_ml.keras import checkpoint, state_codec
-from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
-from tfos_ml.keras.model_dir import FOLDER
+from tfos_ml.keras.checkpoint import codec as state_codec
+from tfos_ml.keras.checkpoint import files as checkpoint
+from tfos_ml.keras.checkpoint.directory import FOLDER
+from tfos_ml.keras.checkpoint.files import Checkpoints, TrainingState
 from tfos_ml.protocol import control_messages, messages
 from tfos_ml.protocol.codec import MessageError, decode, decode_text, encode, encode_text
 from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress

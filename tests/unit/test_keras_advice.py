@@ -8,7 +8,7 @@ import keras
 import pytest
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.inspection import describe
+from tfos_ml.keras.model.inspection import describe
 from tfos_ml.stages.keras_advice import refuse_unreduced, warn_of_activations
 
 SPARSE = "sparse_categorical_crossentropy"

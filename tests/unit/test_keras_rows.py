@@ -10,11 +10,11 @@ from keras_worker import worker_context
 from tfos_ml import errors
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.inference.prediction import PredictionSpec
-from tfos_ml.keras.inspection import describe
-from tfos_ml.keras.model_source import ModelSource
+from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.model.inspection import describe
+from tfos_ml.keras.model.source import ModelSource
+from tfos_ml.keras.rows import padded_lengths
 from tfos_ml.keras.training import KerasFit, fit_model
-from tfos_ml.keras.training_data import padded_lengths
-from tfos_ml.keras.worker_group import WorkerGroup
 
 ROWS = 40
 

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.data_parallel import not_exchanged
-from tfos_ml.keras.random_draws import LARGE_ROW, RowsOfStep
+from tfos_ml.keras.step.data_parallel import not_exchanged
+from tfos_ml.keras.step.random_draws import LARGE_ROW, RowsOfStep
 
 ROWS = 41
 PLACES = [*range(40, 20, -2), 3, 0, 7, 1, 33, 12, 5]  # one more than are drawn in a turn

@@ -13,10 +13,10 @@ from optimizer_programs import OPTIMIZERS, frozen_first, thaw, with_callback
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PredictionSpec
-from tfos_ml.keras.inspection import describe
-from tfos_ml.keras.model_source import ModelSource
+from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.model.inspection import describe
+from tfos_ml.keras.model.source import ModelSource
 from tfos_ml.keras.training import KerasFit, fit_model
-from tfos_ml.keras.worker_group import WorkerGroup
 
 pytestmark = pytest.mark.slow
 

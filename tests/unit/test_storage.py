@@ -11,7 +11,7 @@ from tfos_ml import TFModel
 from tfos_ml.common import filesystems
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.publishing import check_destination, commit, fetch, listing, stage
-from tfos_ml.keras.model_dir import check_model_dir
+from tfos_ml.keras.checkpoint.directory import check_model_dir
 from tfos_ml.worker.log_upload import LogUpload
 
 QUICK = 10.0

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tfos_ml.keras.varied_rows import varied
+from tfos_ml.keras.probe.varied_rows import varied
 
 
 def test_rows_with_few_and_with_many_labels_are_chosen():

@@ -43,7 +43,7 @@ def outputs(model, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_the_file_of_an_instance(kind):
-    from tfos_ml.keras.model_source import ModelSource, save_instance
+    from tfos_ml.keras.model.source import ModelSource, save_instance
 
     model = model_of(kind, adapts=True)
     before = model.get_layer("lookup").get_config()

@@ -20,7 +20,7 @@ from zoo.places import Exact, Told, present, public
 
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import load
-from tfos_ml.keras.inspection import describe
+from tfos_ml.keras.model.inspection import describe
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,10 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras import adapt, privates
+from tfos_ml.keras import privates
+from tfos_ml.keras.model import adapt
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.training_data import TrainingData
+    from tfos_ml.keras.rows import TrainingData
 
 
 def build(

@@ -12,14 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
-from tfos_ml.keras.alike_weights import check_alike
-from tfos_ml.keras.data_parallel import NO_STEP, DataParallel, PassCounter
-from tfos_ml.keras.layer_state import LayerState
-from tfos_ml.keras.metric_sums import MetricSums, numbers
-from tfos_ml.keras.state_store import Request
-from tfos_ml.keras.training_data import TrainingData
-from tfos_ml.keras.training_variables import metric_variables
-from tfos_ml.keras.worker_group import Array, WorkerGroup
+from tfos_ml.keras.checkpoint.store import Request
+from tfos_ml.keras.collectives.group import Array, WorkerGroup
+from tfos_ml.keras.rows import TrainingData
+from tfos_ml.keras.step.data_parallel import NO_STEP, DataParallel, PassCounter
+from tfos_ml.keras.step.equal_weights import check_alike
+from tfos_ml.keras.step.layer_state import LayerState
+from tfos_ml.keras.step.metrics import MetricSums, numbers
+from tfos_ml.keras.step.variables import metric_variables
 from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.data_parallel import DataParallel, PassCounter
-from tfos_ml.keras.dry_run import find_rules
-from tfos_ml.keras.metric_sums import MetricSums
+from tfos_ml.keras.probe.plan import find_plan
+from tfos_ml.keras.step.data_parallel import DataParallel, PassCounter
+from tfos_ml.keras.step.metrics import MetricSums
+from tfos_ml.keras.step.variables import TrainingVariables
 from tfos_ml.keras.training import KerasFit, build_model, pass_counter, workers_of
-from tfos_ml.keras.training_variables import TrainingVariables
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.training_data import TrainingData
-    from tfos_ml.keras.worker_group import WorkerGroup
+    from tfos_ml.keras.collectives.group import WorkerGroup
+    from tfos_ml.keras.rows import TrainingData
     from tfos_ml.worker.node_context import NodeContext
 
 
@@ -38,10 +38,10 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
     """
     notices: list[str] = []
     model, data = build_model(task, ctx, group, notices)
-    variables = TrainingVariables.of_step(model, data, must_trace=False)
-    rules = find_rules(variables, data, group, tests=True, trains=False)
-    parallel = DataParallel(variables, group, pass_counter(data, "train"), test := pass_counter(data, "train"), rules)
-    metrics = MetricSums(model, group, rules.test)
+    variables = TrainingVariables.of_step(model)
+    plan = find_plan(variables, data, group, tests=True, trains=False)
+    parallel = DataParallel(variables, group, pass_counter(data, "train"), test := pass_counter(data, "train"), plan)
+    metrics = MetricSums(model, group, plan.test)
     if metrics.inexact:
         raise ModelError(
             f"Metrics {metrics.inexact} cannot be combined exactly from the results of {group.size} nodes: their "
@@ -64,7 +64,7 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
             f"Metrics {vectors} are vectors, and evaluate returns numbers. Use their mean, such as average='macro', or "
             "one metric per class."
         )
-    return {name: float(value) for name, value in results.items()}, [*notices, *rules.notices]
+    return {name: float(value) for name, value in results.items()}, [*notices, *plan.notices]
 
 
 class _Pass(keras.callbacks.Callback):

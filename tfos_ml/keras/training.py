@@ -18,10 +18,8 @@ from tfos_ml.data.spool import room_for
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import note_padding
-from tfos_ml.keras import adapt, privates
-from tfos_ml.keras.batch_statistics import is_batch_normalization
+from tfos_ml.keras import privates
 from tfos_ml.keras.build import build
-from tfos_ml.keras.callback_state import by_key
 from tfos_ml.keras.callbacks import (
     EpochEndSync,
     EpochStartSync,
@@ -33,25 +31,30 @@ from tfos_ml.keras.callbacks import (
     reads_logs_of_batches,
     runs_here,
 )
-from tfos_ml.keras.data_parallel import DataParallel, PassCounter, Rules, not_exchanged
-from tfos_ml.keras.dry_run import find_rules
-from tfos_ml.keras.filled_lists import FilledLists
-from tfos_ml.keras.layer_state import LayerState
-from tfos_ml.keras.metric_sums import MetricSums
-from tfos_ml.keras.model_source import ADAPTED_FILE, WEIGHTS_FILE
-from tfos_ml.keras.state_store import Resume, StateStore
-from tfos_ml.keras.training_data import TrainingData, padded_lengths
-from tfos_ml.keras.training_state import (
+from tfos_ml.keras.checkpoint.callback_state import by_key
+from tfos_ml.keras.checkpoint.state import (
     random_state,
     set_random_state,
     start_alike,
 )
-from tfos_ml.keras.training_variables import TrainingVariables
-from tfos_ml.keras.worker_group import WorkerGroup
+from tfos_ml.keras.checkpoint.store import Resume, StateStore
+from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.filled_lists import FilledLists
+from tfos_ml.keras.model import adapt
+from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
+from tfos_ml.keras.probe.known_layers import is_row_by_row
+from tfos_ml.keras.probe.plan import find_plan
+from tfos_ml.keras.rows import TrainingData, padded_lengths
+from tfos_ml.keras.step.batch_normalization import is_batch_normalization
+from tfos_ml.keras.step.data_parallel import DataParallel, PassCounter, not_exchanged
+from tfos_ml.keras.step.layer_state import LayerState
+from tfos_ml.keras.step.metrics import MetricSums
+from tfos_ml.keras.step.reduction_plan import ReductionPlan
+from tfos_ml.keras.step.variables import TrainingVariables
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.inspection import ModelDescription
-    from tfos_ml.keras.model_source import ModelSource
+    from tfos_ml.keras.model.inspection import ModelDescription
+    from tfos_ml.keras.model.source import ModelSource
     from tfos_ml.worker.node_context import NodeContext
 
 
@@ -111,7 +114,9 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
 
 
 def _variables_of(model: Any, data: TrainingData, group: WorkerGroup, ctx: NodeContext) -> TrainingVariables:
-    return TrainingVariables.of_step(model, data, must_trace=group.size > 1 or bool(ctx.checkpoint_dir))
+    """What the training changes; a step of parts of Keras alone changes nothing that Keras does not know."""
+    is_shared = group.size > 1 or bool(ctx.checkpoint_dir)
+    return TrainingVariables.of_step(model, data.element_spec() if is_shared and not is_row_by_row(model) else None)
 
 
 def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: list[str]) -> tuple[Any, TrainingData]:
@@ -126,17 +131,17 @@ def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: l
     return model, data
 
 
-def _with_local_statistics(rules: Rules, model: Any) -> Rules:
-    """The rules of a training in which BatchNormalization knows only the rows of its worker."""
+def _with_local_statistics(plan: ReductionPlan, model: Any) -> ReductionPlan:
+    """The plan of a training in which BatchNormalization knows only the rows of its worker."""
     layers = [layer.name for layer in privates.all_layers(model) if is_batch_normalization(layer)]
     if not layers:
-        return rules
+        return plan
     notice = (
         f"batchStatistics='local': {len(layers)} BatchNormalization layers ({', '.join(layers[:3])}"
         f"{', ...' if len(layers) > 3 else ''}) use the mean and variance of each worker's rows, so the result depends "
         "on clusterSize. Their moving statistics are averaged over workers after each epoch."
     )
-    return replace(rules, has_local_statistics=True, notices=(*rules.notices, notice))
+    return replace(plan, has_local_statistics=True, notices=(*plan.notices, notice))
 
 
 def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeContext) -> list[str]:
@@ -249,17 +254,17 @@ class _Training:
         self._summarize()
 
     def _keep_in_step(self, train: PassCounter, test: PassCounter) -> InStep:
-        """Find the rules of the training, and wrap the model; all workers do so together."""
+        """Find the plan of the training, and wrap the model; all workers do so together."""
         validates = bool(self._data.validation.total)
-        rules = find_rules(self._variables, self._data, self._group, validates)
+        plan = find_plan(self._variables, self._data, self._group, validates)
         if self._task.has_local_statistics and self._group.size > 1:
-            rules = _with_local_statistics(rules, self._model)
-        self._note(rules.notices)
-        metrics = MetricSums(self._model, self._group, rules.train)
-        validation_metrics = MetricSums(self._model, self._group, rules.test)
+            plan = _with_local_statistics(plan, self._model)
+        self._note(plan.notices)
+        metrics = MetricSums(self._model, self._group, plan.train)
+        validation_metrics = MetricSums(self._model, self._group, plan.test)
         self._note_limits({*metrics.inexact, *(validation_metrics.inexact if validates else ())})
         agrees_on_end = self._store.keeps_state
-        parallel = DataParallel(self._variables, self._group, train, test, rules, agrees_on_end)
+        parallel = DataParallel(self._variables, self._group, train, test, plan, agrees_on_end)
         return InStep(parallel, metrics, validation_metrics, LayerState(self._model, self._group))
 
     def _look_at_model(self, epochs: EpochState, epoch: int) -> None:

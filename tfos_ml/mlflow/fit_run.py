@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tfos_ml.data.schema import ColumnSpec
     from tfos_ml.driver.attempt import RunResult
-    from tfos_ml.keras.overview import ModelOverview
+    from tfos_ml.keras.model.overview import ModelOverview
     from tfos_ml.stages.cluster_estimator import ClusterEstimator
     from tfos_ml.stages.tf_model import TFModel
 

@@ -9,7 +9,7 @@ from tfos_ml import errors
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.resources import make_profile
-from tfos_ml.keras.model_source import ADAPTED_FILE, WEIGHTS_FILE
+from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.protocol.pickling import pack_program, unpack_program
 from tfos_ml.stages.persistence import describe, restore, without_secrets
 

@@ -9,7 +9,7 @@ from tfos_ml import errors
 from tfos_ml.common.user_warnings import warn
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.inspection import ModelDescription
+    from tfos_ml.keras.model.inspection import ModelDescription
 
 _TAKE_PROBABILITIES = {
     "binarycrossentropy": "sigmoid",

@@ -21,7 +21,7 @@ from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import PredictionSpec, prediction_spec_of
 from tfos_ml.inference.saved_model import NO_CALL, not_exported
-from tfos_ml.keras.column_checks import (
+from tfos_ml.keras.model.column_checks import (
     check_attributes,
     check_class_weight,
     check_columns,
@@ -29,9 +29,9 @@ from tfos_ml.keras.column_checks import (
     constrain,
     narrow_vectors,
 )
-from tfos_ml.keras.fresh_process import adapt_source, check_sendable, describe_source
-from tfos_ml.keras.global_config import GlobalConfig
-from tfos_ml.keras.model_source import (
+from tfos_ml.keras.model.global_config import GlobalConfig
+from tfos_ml.keras.model.inspection_process import adapt_source, check_sendable, describe_source
+from tfos_ml.keras.model.source import (
     WEIGHTS_FILE,
     ModelSource,
     by_registered_names,
@@ -40,7 +40,7 @@ from tfos_ml.keras.model_source import (
     registered_in_program,
     source_of,
 )
-from tfos_ml.keras.train_function import evaluate, train
+from tfos_ml.keras.programs import evaluate, train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.adapt_rows import adapt_rows
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from tfos_ml.driver.attempt import RunResult
-    from tfos_ml.keras.inspection import ModelDescription
+    from tfos_ml.keras.model.inspection import ModelDescription
     from tfos_ml.stages.keywords import KerasEstimatorKeywords
     from tfos_ml.stages.tf_model import TFModel
 
@@ -143,7 +143,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if not hasattr(value, "compile") and callable(value):
             self._source, self._description = ModelSource(function=value, config=config), None
             return self
-        from tfos_ml.keras.inspection import describe
+        from tfos_ml.keras.model.inspection import describe
 
         description = describe(value)
         self._source = dataclasses.replace(source_of(value), config=config)
@@ -398,7 +398,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if self._get("checkpointSteps") and not self._get("modelDir"):
             raise errors.ParamError("checkpointSteps needs modelDir, the directory for the checkpoints. Set it.")
         if self._get("modelDir"):
-            from tfos_ml.keras.model_dir import check_model_dir
+            from tfos_ml.keras.checkpoint.directory import check_model_dir
 
             check_model_dir(str(self._model_store(spark)))
 

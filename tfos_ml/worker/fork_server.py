@@ -52,7 +52,7 @@ MODULES = (
 )
 PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator", "tfos_ml.tfcluster.tfcluster")
 """Modules that programs with train functions in their own modules import; imported when the server is idle."""
-KERAS_MODULES = ("keras", "tfos_ml.keras.training", "tfos_ml.keras.inspection", "tfos_ml.worker.export")
+KERAS_MODULES = ("keras", "tfos_ml.keras.training", "tfos_ml.keras.model.inspection", "tfos_ml.worker.export")
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
 _REQUEST_SECONDS = 3.0  # less than clients wait before they take a server for hung
 _TICK_SECONDS = 5.0

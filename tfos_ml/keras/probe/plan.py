@@ -2,9 +2,9 @@
 
 What a custom layer, loss or ``train_step`` does across rows cannot be derived from its class. So the program itself is
 tried: the gradients, metrics and assigned state of a step on all rows are compared with those that two workers would
-combine from 5/8 and 3/8 of them. The :class:`Rules` of the training follow from what agrees; if nothing agrees, it is
-an error. This is repeated as if many steps had been done, since losses may change after a warm-up. Afterwards the model
-is as before.
+combine from 5/8 and 3/8 of them. The :class:`ReductionPlan` of the training follows from what agrees; if nothing
+agrees, it is an error. This is repeated as if many steps had been done, since losses may change after a warm-up.
+Afterwards the model is as before.
 """
 
 from __future__ import annotations
@@ -20,14 +20,8 @@ import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
-from tfos_ml.keras.batch_statistics import is_batch_normalization
-from tfos_ml.keras.data_parallel import DataParallel, PassRules, Rules
-from tfos_ml.keras.loss_terms import OUTPUT_LOSS
-from tfos_ml.keras.metric_sums import leaf_metrics, numbers
-from tfos_ml.keras.optimizers import intercepted
-from tfos_ml.keras.row_independence import draws_by_batch, is_row_by_row, refuse_float8
-from tfos_ml.keras.training_variables import metric_variables
-from tfos_ml.keras.tried_step import (
+from tfos_ml.keras.probe.known_layers import draws_by_batch, is_row_by_row, refuse_float8
+from tfos_ml.keras.probe.one_step import (
     ALL,
     FIRST,
     SECOND,
@@ -36,11 +30,19 @@ from tfos_ml.keras.tried_step import (
     TriedPassCounter,
     kept,
 )
+from tfos_ml.keras.probe.varied_rows import varied_element
+from tfos_ml.keras.step.batch_normalization import is_batch_normalization
+from tfos_ml.keras.step.data_parallel import DataParallel
+from tfos_ml.keras.step.losses import OUTPUT_LOSS
+from tfos_ml.keras.step.metrics import leaf_metrics, numbers
+from tfos_ml.keras.step.optimizers import intercepted
+from tfos_ml.keras.step.reduction_plan import PassReductions, ReductionPlan
+from tfos_ml.keras.step.variables import metric_variables
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.training_data import TrainingData
-    from tfos_ml.keras.training_variables import TrainingVariables
-    from tfos_ml.keras.worker_group import WorkerGroup
+    from tfos_ml.keras.collectives.group import WorkerGroup
+    from tfos_ml.keras.rows import TrainingData
+    from tfos_ml.keras.step.variables import TrainingVariables
 
 ROWS = 8
 _TOLERANCE = 1e-3
@@ -66,10 +68,10 @@ _LAYER_DRAWS = (
 )
 
 
-def find_rules(
+def find_plan(
     variables: TrainingVariables, data: TrainingData, group: WorkerGroup, tests: bool, trains: bool = True
-) -> Rules:
-    """The rules of a training, found on the first worker with rows of several, and the same on all workers.
+) -> ReductionPlan:
+    """The plan of a training, found on the first worker with rows of several, and the same on all workers.
 
     `tests` is whether there are passes that only test the model; `trains` is whether there are others.
 
@@ -77,23 +79,25 @@ def find_rules(
     worker only.
     """
     if group.size == 1:
-        return Rules()
+        return ReductionPlan()
     model = variables.model
     refuse_float8(model)
     drawing = draws_by_batch(model)
     notices = (_LAYER_DRAWS.format(drawing),) if drawing else ()
     if is_row_by_row(model):
-        return Rules(notices=notices)
-    element = data.varied_element(ROWS, group)
-    rules = _try(variables, element, tests, trains) if group.rank == 0 else Rules()
-    fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(rules)), group.rank == 0)))
+        return ReductionPlan(notices=notices)
+    element = varied_element(data, ROWS, group)
+    plan = _try(variables, element, tests, trains) if group.rank == 0 else ReductionPlan()
+    fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(plan)), group.rank == 0)))
     if fields["together"] and not group.takes_any_shape:
         raise ModelError(
             "The loss computes over the rows of a batch together. KerasEstimator supports that only on CPUs with "
             "communication='auto'. Use that, or clusterSize=1."
         )
     fields["notices"] = (*notices, *fields["notices"])
-    return Rules(**{**fields, "train": PassRules(**fields["train"]), "test": PassRules(**fields["test"])})
+    return ReductionPlan(
+        **{**fields, "train": PassReductions(**fields["train"]), "test": PassReductions(**fields["test"])}
+    )
 
 
 def _with_tuples(value: Any) -> Any:
@@ -102,21 +106,23 @@ def _with_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _try(variables: TrainingVariables, element: Any, tests: bool, trains: bool = True) -> Rules:
+def _try(variables: TrainingVariables, element: Any, tests: bool, trains: bool = True) -> ReductionPlan:
     rows = int(tf.nest.flatten(element)[0].shape[0])
     if rows < 2:
-        return Rules(notices=(_UNTRIED.format("the check needs two rows"),))
+        return ReductionPlan(notices=(_UNTRIED.format("the check needs two rows"),))
     try:
         with kept(variables):
-            dry_run = _DryRun(variables, element, rows)
-            return dry_run.rules(tests) if trains else dry_run.rules_of_test()
+            probe = _Probe(variables, element, rows)
+            return probe.plan(tests) if trains else probe.plan_of_test()
     except ModelError:
         raise
     except Exception as error:
-        return Rules(notices=(_UNTRIED.format(f"a step on {rows} rows raised {type(error).__name__}: {error}"),))
+        return ReductionPlan(
+            notices=(_UNTRIED.format(f"a step on {rows} rows raised {type(error).__name__}: {error}"),)
+        )
 
 
-class _DryRun:
+class _Probe:
     """Runs the step on all rows and on each share, and compares."""
 
     def __init__(self, variables: TrainingVariables, element: Any, rows: int):
@@ -135,57 +141,57 @@ class _DryRun:
         self._all = [*self._variables, *self._iterations, privates.global_seed_state()]
         self._start = [np.asarray(v) for v in self._all]
 
-    def rules(self, tests: bool) -> Rules:
-        tries = self._tries(Rules())
+    def plan(self, tests: bool) -> ReductionPlan:
+        tries = self._tries(ReductionPlan())
         outcomes = tries[0]
-        draws = self._is_uncertain = _differ(outcomes[ALL], self._run(Rules())[ALL])
-        rules = self._of_terms(tries)
-        of_outputs = {n for n in outcomes[ALL].terms if n.startswith(OUTPUT_LOSS) and n not in rules.sums}
-        if rules.sums or rules.together:
-            tries = self._tries(rules)
+        draws = self._is_uncertain = _differ(outcomes[ALL], self._run(ReductionPlan())[ALL])
+        plan = self._of_terms(tries)
+        of_outputs = {n for n in outcomes[ALL].terms if n.startswith(OUTPUT_LOSS) and n not in plan.sums}
+        if plan.sums or plan.together:
+            tries = self._tries(plan)
         try:
             gradient_is_sum = self._gradient_is_sum(tries)
         except ModelError:  # a loss may be nearly a mean, and its gradient far from it
-            if of_outputs <= set(rules.together):
+            if of_outputs <= set(plan.together):
                 raise
-            rules = replace(rules, together=tuple(sorted(of_outputs)))
-            tries = self._tries(rules)
+            plan = replace(plan, together=tuple(sorted(of_outputs)))
+            tries = self._tries(plan)
             gradient_is_sum = self._gradient_is_sum(tries)
         outcomes = tries[0]
         assigned, notices = self._assigned(tries)
         return replace(
-            rules,
+            plan,
             assigned=tuple(assigned),
             notices=tuple([*notices, _DRAWS] if draws else notices),
             gradient_is_sum=gradient_is_sum,
             whole_slices=tuple(self._whole_slices(outcomes)),
             train=self._of_pass(outcomes),
-            test=self._of_pass(self._run(rules, "test_step")) if tests else PassRules(),
+            test=self._of_pass(self._run(plan, "test_step")) if tests else PassReductions(),
         )
 
-    def rules_of_test(self) -> Rules:
-        """The rules of a pass that tests the model, whatever its training does."""
-        outcomes = self._run(Rules(), "test_step")
-        rules = self._of_terms([outcomes])
-        if rules.sums or rules.together:
-            outcomes = self._run(rules, "test_step")
-        return replace(rules, test=self._of_pass(outcomes))
+    def plan_of_test(self) -> ReductionPlan:
+        """The plan of a pass that tests the model, whatever its training does."""
+        outcomes = self._run(ReductionPlan(), "test_step")
+        plan = self._of_terms([outcomes])
+        if plan.sums or plan.together:
+            outcomes = self._run(plan, "test_step")
+        return replace(plan, test=self._of_pass(outcomes))
 
-    def _of_terms(self, tries: Sequence[Sequence[Outcome]]) -> Rules:
+    def _of_terms(self, tries: Sequence[Sequence[Outcome]]) -> ReductionPlan:
         """Which terms of the loss are sums over rows, and which need all rows together."""
         kinds = {name: self._kind_of_term(name, tries) for name in tries[0][ALL].terms}
-        return Rules(
+        return ReductionPlan(
             sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
             together=tuple(sorted(n for n, kind in kinds.items() if n.startswith(OUTPUT_LOSS) and not kind)),
         )
 
-    def _tries(self, rules: Rules) -> list[list[Outcome]]:
+    def _tries(self, plan: ReductionPlan) -> list[list[Outcome]]:
         """The outcomes of the first step, and of one as if many had been done, if that can be tried."""
-        early = self._run(rules)
+        early = self._run(plan)
         start = self._start
         self._start = [self._later(i, early[ALL]) for i in range(len(self._all))]
         try:
-            return [early, self._run(rules)]
+            return [early, self._run(plan)]
         except Exception:  # a number that only seems to count steps
             return [early]
         finally:
@@ -203,12 +209,12 @@ class _DryRun:
         is_zero_weight = not is_of_optimizer and value == 0 and place not in early.state
         return np.ones_like(value) if is_zero_weight and value.dtype.kind == "f" else value
 
-    def _run(self, rules: Rules, step: str = "train_step") -> list[Outcome]:
+    def _run(self, plan: ReductionPlan, step: str = "train_step") -> list[Outcome]:
         """The outcomes for all rows, and for both shares."""
         shares = SharesOfGroup()
         train, test = (TriedPassCounter(name, self._rows) for name in ("train", "test"))
         with intercepted(lambda *update: None):
-            parallel = DataParallel(self._trained, shares, train, test, rules)  # type: ignore[arg-type]
+            parallel = DataParallel(self._trained, shares, train, test, plan)  # type: ignore[arg-type]
             try:
 
                 def outcome(part: int) -> Outcome:
@@ -304,7 +310,7 @@ class _DryRun:
 
     # Metrics and state
 
-    def _of_pass(self, outcomes: Sequence[Outcome]) -> PassRules:
+    def _of_pass(self, outcomes: Sequence[Outcome]) -> PassReductions:
         places = {id(v): i for i, v in enumerate(metric_variables(self._model))}
         of_losses = list(getattr(privates.compiled_loss(self._model), "metrics", ()))
         by_step: list[int] = []
@@ -321,7 +327,7 @@ class _DryRun:
         own = tuple(name for name in logs if not np.isclose(logs[name], results.get(name, np.nan)))
         summed = tuple(name for name in own if self._kind(*(o.logs[name] for o in outcomes)) == "sum")
         draws = tuple(outcomes[SECOND].drawn)
-        return PassRules(tuple(by_step), own, summed, tuple(_renamed(own, outcomes)), tuple(inexact), draws)
+        return PassReductions(tuple(by_step), own, summed, tuple(_renamed(own, outcomes)), tuple(inexact), draws)
 
     def _adds(self, place: int, outcomes: Sequence[Outcome]) -> str:
         """Like :meth:`_kind`, but "sum" if both are possible."""

@@ -16,11 +16,9 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.errors import EmptyDataError, LabelRangeError, ModelError
-from tfos_ml.keras.column_checks import check_class_weight, check_label
-from tfos_ml.keras.inspection import ModelDescription
-from tfos_ml.keras.varied_rows import varied
-from tfos_ml.keras.worker_group import WorkerGroup
-from tfos_ml.keras.worker_rows import WorkerRows
+from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.model.column_checks import check_class_weight, check_label
+from tfos_ml.keras.model.inspection import ModelDescription
 from tfos_ml.worker.export import (
     arrange_inputs,
     by_path,
@@ -32,13 +30,15 @@ from tfos_ml.worker.export import (
     is_nested,
     tensor_spec,
 )
+from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.worker.node_rows import no_rows
-from tfos_ml.worker.row_store import RowStore, spread
+from tfos_ml.worker.row_store import RowStore
 from tfos_ml.worker.rows import Rows
 
 if TYPE_CHECKING:
     from tfos_ml.worker.node_context import NodeContext
 
+STREAMS = ("train", "validation")
 _VALUES, _LENGTHS = "tfos_ml_values", "tfos_ml_lengths"
 
 
@@ -66,22 +66,36 @@ class TrainingData:
         self._pad_value = ctx.settings.pad_value
         self.current_epoch = self.first_step = 0
         self._names_inputs = False
-        self._rows = WorkerRows(ctx, group)
-        self._inputs = input_specs(model, self._schema, self._rows.shapes)
+        self.stores: dict[str, RowStore] = {name: ctx.row_store(name) for name in STREAMS}
+        self._shapes = self.stores["train"].shapes
+        self._inputs = input_specs(model, self._schema, self._shapes)
         self._check_labels()
-        self._check_rows(self._rows.numbers)
-        batches = self._rows.batches(ctx.batch_size)
-        self.train, self.validation = batches["train"], batches["validation"]
+        totals = {"train": ctx.row_count, "validation": ctx.validation_row_count}  # rows of all workers
+        self._check_rows(totals)
+        places = self._places(totals["train"], group)
+        blocks = {"train": self.stores["train"].shuffle_block, "validation": None}
+        self.train, self.validation = (
+            GlobalBatches(places[name], totals[name], ctx.batch_size, blocks[name]) for name in STREAMS
+        )
 
     @property
     def inputs(self) -> Mapping[str, TensorInfo]:
         """The model's inputs by name."""
         return self._inputs
 
-    @property
-    def stores(self) -> dict[str, RowStore]:
-        """All rows, by stream."""
-        return self._rows.stores
+    def _places(self, total: int, group: WorkerGroup) -> dict[str, Int64s]:
+        """The place of each row among the rows of its own stream, in the order of the DataFrame.
+
+        Row ids have gaps where rows are for validation, or were skipped.
+        """
+        ids = self.stores["train"].total
+        if total == ids:
+            return {name: store.indices for name, store in self.stores.items()}
+        places = {}
+        for name, store in self.stores.items():
+            (bitmap,) = group.sum_arrays([mark_rows(store.indices, ids)])
+            places[name] = dense_places(store.indices, bitmap)
+        return places
 
     def _check_rows(self, rows: Mapping[str, int]) -> None:
         if not rows["train"]:
@@ -101,11 +115,11 @@ class TrainingData:
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
             if self.class_weight:
-                check_class_weight(spec, self._rows.shapes[i], self._description)
+                check_class_weight(spec, self._shapes[i], self._description)
             if outputs is None or (len(outputs) > 1 and spec.name not in outputs):
                 continue
             name = spec.name if spec.name in outputs else next(iter(outputs))
-            check_label(spec, self._rows.shapes[i], name, self._description)
+            check_label(spec, self._shapes[i], name, self._description)
 
     def range_error(self, error: Exception) -> LabelRangeError | ModelError | None:
         """The error for numbers that TensorFlow rejects as classes or indices; None if its message is about another.
@@ -138,7 +152,7 @@ class TrainingData:
 
     def element_spec(self, train: bool = True) -> Any:
         """Structure, shapes and dtypes of a batch for training, or for validation."""
-        shapes = self._rows.shapes
+        shapes = self._shapes
         inputs = {name: tensor_spec(tensor) for name, tensor in self._inputs.items()}
         labels = {}
         for i in self._schema.of("label"):
@@ -160,8 +174,8 @@ class TrainingData:
         if shuffled:
             self.stores[stream].check_room()
         spec = self.element_spec(train)
-        dataset = self._rows.dataset(
-            stream,
+        dataset = make_global_dataset(
+            self.stores[stream],
             self.train if train else self.validation,
             self.seed(stream),
             lambda: self.current_epoch,
@@ -179,22 +193,18 @@ class TrainingData:
         self._names_inputs = declared_inputs(self._model) is None and self._schema.named_features
         return self._names_inputs
 
-    def varied_element(self, rows: int, group: WorkerGroup) -> Any:
-        """At most `rows` training rows that differ, of several workers, as a batch; see :func:`varied`."""
-        element = self._gather(*self._rows.spread())
-        own = tf.nest.map_structure(functools.partial(_taken, varied(element, rows)), element)
-        parts = [_of_worker(own, group, rank) for rank in spread(group.size, rows)]
-        element = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
-        chosen = tf.nest.map_structure(functools.partial(_taken, varied(element, rows)), element)
-        return _with_ragged(tf.nest.map_structure(tf.constant, chosen))
+    def spread(self) -> Any:
+        """Training rows from everywhere, at most a thousand, as one batch of arrays."""
+        store = self.stores["train"]
+        return self._gather(*store.spread(min(store.block_rows(), 1000)))
 
     def stand_in(self, train: bool) -> Any:
         """A row to compute on in steps without rows of this worker: its first row, or zeros if it has none at all."""
-        values = self._gather(*self._rows.first(1), train=train)
+        values = self._gather(*self.stores["train"].first(1), train=train)
         if not len(tf.nest.flatten(values)[0]):
             values = tf.nest.map_structure(_row_of_zeros, values)
         with tf.init_scope():  # not in the graph of one step alone
-            return _with_ragged(tf.nest.map_structure(tf.constant, values))
+            return as_tensors(values)
 
     def seed(self, stream: str) -> int | None:
         """The seed for the order of a stream's rows; None: the order of the DataFrame."""
@@ -206,8 +216,9 @@ class TrainingData:
         return self._ctx.shuffle_notice() if self._ctx.settings.shuffle else ""
 
     def _padded(self, column: int, values: Array) -> Array:
-        longest = self._rows.longest
-        if longest is None or not self._rows.is_ragged(column):
+        store = self.stores["train"]
+        longest = store.longest  # by column, of all workers
+        if longest is None or not store.is_ragged(column):
             return values
         return pad_rows(values, longest[column], self._schema.columns[column], self._pad_value)
 
@@ -269,19 +280,6 @@ class TrainingData:
         return tuple(values[name] for name in outputs if name in values)
 
 
-def _taken(at: Int64s, values: Array) -> Array:
-    return values[at]
-
-
-def _of_worker(element: Any, group: WorkerGroup, rank: int) -> Any:
-    """The element of one worker, on all workers; it has the same structure on each."""
-    arrays = tf.nest.flatten(element)
-    packed = tf.stack([tf.io.serialize_tensor(tf.constant(values)) for values in arrays])
-    data = group.broadcast_bytes(tf.io.serialize_tensor(packed).numpy(), group.rank == rank)
-    sent = zip(tf.unstack(tf.io.parse_tensor(data, tf.string)), arrays, strict=True)
-    return tf.nest.pack_sequence_as(element, [tf.io.parse_tensor(s, tf.constant(a).dtype).numpy() for s, a in sent])
-
-
 def _floatx() -> tf.DType:
     return tf.as_dtype(keras.config.floatx())
 
@@ -297,6 +295,11 @@ def _padded_spec(x: Any) -> Any:
     if isinstance(x, dict):
         return {name: _padded_spec(value) for name, value in x.items()}
     return tuple(map(_padded_spec, x)) if isinstance(x, tuple) else x
+
+
+def as_tensors(element: Any) -> Any:
+    """A batch of arrays as the model takes it."""
+    return _with_ragged(tf.nest.map_structure(tf.constant, element))
 
 
 def _with_ragged(x: Any) -> Any:

@@ -20,7 +20,7 @@ Joined: TypeAlias = dict[int, tuple[tf.IndexedSlices, tf.Tensor]]
 Gather: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]
 
 
-class JoinedSlices:
+class SparseGradients:
     """The slices of one step, by number of their variable, and those of all workers."""
 
     def __init__(self, slices: Mapping[int, tf.IndexedSlices], shapes: Sequence[tf.TensorShape]):

@@ -1,7 +1,7 @@
 """Collective operations among the workers that train a Keras model together.
 
-On CPUs they go over connections between all workers (:mod:`tfos_ml.keras.all_to_all`). With GPUs, or on request, they
-are ``CollectiveReduceV2`` and ``CollectiveGatherV2`` of TensorFlow's own collective runtime, which
+On CPUs they go over connections between all workers (:mod:`tfos_ml.keras.collectives.sockets`). With GPUs, or on
+request, they are ``CollectiveReduceV2`` and ``CollectiveGatherV2`` of TensorFlow's own collective runtime, which
 ``MultiWorkerMirroredStrategy`` starts from ``TF_CONFIG``. Nothing else of the strategy is used:
 models and optimizers live outside its scope, since Keras 3 does not train under it
 (https://github.com/keras-team/keras/issues/20585).
@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ClusterConfigError, PortTakenError
-from tfos_ml.keras.all_to_all import WHOLE_BYTES, AllToAll, PeerLostError, SilentWorkerError
-from tfos_ml.keras.joined_slices import Joined, JoinedSlices
+from tfos_ml.keras.collectives.sockets import WHOLE_BYTES, PeerAllReduce, PeerLostError, SilentWorkerError
+from tfos_ml.keras.collectives.sparse_gradients import Joined, SparseGradients
 
 Array = np.ndarray[Any, Any]
 
@@ -37,7 +37,7 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, rank: int, size: int, timeout: float, communication: str = "auto", peers: AllToAll | None = None
+        self, rank: int, size: int, timeout: float, communication: str = "auto", peers: PeerAllReduce | None = None
     ):
         self.rank = rank
         self.size = size
@@ -237,7 +237,7 @@ class WorkerGroup:
         dense: Sequence[tf.Tensor],
     ) -> tuple[Joined, list[tf.Tensor]]:
         """In one exchange the slices of all workers, with the largest number that a worker has, and dense sums."""
-        peers, form = self._peers, JoinedSlices(slices, shapes)
+        peers, form = self._peers, SparseGradients(slices, shapes)
         assert peers is not None
         arrays = form.packed(weight, dense)
 
@@ -315,9 +315,9 @@ class WorkerGroup:
         return np.asarray(self.all_reduce(tf.constant(values), "all_max", "Max"))
 
 
-def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool) -> AllToAll:
+def _connect(rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool) -> PeerAllReduce:
     try:
-        return AllToAll.connect(rank, addresses, secret, timeout, encrypts)
+        return PeerAllReduce.connect(rank, addresses, secret, timeout, encrypts)
     except PeerLostError as error:
         raise tf.errors.DeadlineExceededError(None, None, str(error)) from None
     except OSError as error:

@@ -6,7 +6,7 @@ for terms that are means over rows. The other terms:
 - Losses with another denominator (``"sum"``, ``"mean_with_sample_weight"``, masks) are divided by the denominator of
   all workers.
 - Terms that are sums over rows, such as ``add_loss(reduce_sum(x))`` or a loss function that returns a sum, are divided
-  by the share. :mod:`tfos_ml.keras.dry_run` finds these terms before the first step.
+  by the share. :mod:`tfos_ml.keras.probe.plan` finds these terms before the first step.
 - A loss over all rows together, such as Dice or a contrastive loss, is computed by each worker from the outputs of all
   workers; its gradient flows back to the worker's own outputs.
 - Up to Keras 3.12 the activity regularizer of a layer adds a sum over rows; later Keras divides it by the rows.
@@ -22,8 +22,8 @@ import tensorflow as tf
 import wrapt
 
 from tfos_ml.keras import privates
-from tfos_ml.keras.random_draws import RowsOfStep
-from tfos_ml.keras.worker_group import WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.step.random_draws import RowsOfStep
 
 OUTPUT_LOSS = "loss-"  # prefix of the terms that are losses of outputs
 

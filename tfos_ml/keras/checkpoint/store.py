@@ -16,11 +16,10 @@ import numpy as np
 
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.callback_state import CallbackStates, keys_with_state, set_callback_states
-from tfos_ml.keras.checkpoint import Checkpoints, TrainingState
-from tfos_ml.keras.fit_settings import differences, fit_settings
-from tfos_ml.keras.training_data import TrainingData, fingerprint
-from tfos_ml.keras.training_state import (
+from tfos_ml.keras.checkpoint.callback_state import CallbackStates, keys_with_state, set_callback_states
+from tfos_ml.keras.checkpoint.files import Checkpoints, TrainingState
+from tfos_ml.keras.checkpoint.fit_settings import differences, fit_settings
+from tfos_ml.keras.checkpoint.state import (
     assign_all,
     digest,
     load_weights,
@@ -28,9 +27,10 @@ from tfos_ml.keras.training_state import (
     set_random_state,
     start_alike,
 )
-from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
-from tfos_ml.keras.weights_file import WeightsFile
-from tfos_ml.keras.worker_group import Array, WorkerGroup
+from tfos_ml.keras.checkpoint.weights import WeightsFile
+from tfos_ml.keras.collectives.group import Array, WorkerGroup
+from tfos_ml.keras.rows import TrainingData, fingerprint
+from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.position import Position
 

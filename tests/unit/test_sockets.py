@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import free_ports
 
-from tfos_ml.keras.all_to_all import WHOLE_BYTES, AllToAll, PeerLostError, SilentWorkerError
+from tfos_ml.keras.collectives.sockets import WHOLE_BYTES, PeerAllReduce, PeerLostError, SilentWorkerError
 
 SECRET = b"of these tests"
 DEADLINE = 60.0
@@ -24,7 +24,7 @@ def start():
         def start(size, timeout=DEADLINE):
             addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
             pool = stack.enter_context(ThreadPoolExecutor(size))
-            connect = lambda rank: AllToAll.connect(rank, addresses, SECRET, timeout)  # noqa: E731
+            connect = lambda rank: PeerAllReduce.connect(rank, addresses, SECRET, timeout)  # noqa: E731
             meshes = list(pool.map(connect, range(size)))
             for mesh in meshes:
                 stack.callback(mesh.close)
@@ -92,7 +92,7 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
 
     def connect(rank):
         with pytest.raises(SilentWorkerError):
-            AllToAll.connect(rank, addresses, secrets[rank], timeout=1.0)
+            PeerAllReduce.connect(rank, addresses, secrets[rank], timeout=1.0)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(connect, range(2)))
@@ -102,12 +102,12 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
 def test_strangers_do_not_disturb(said):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(AllToAll.connect, 0, addresses, SECRET, DEADLINE)
+        first = pool.submit(PeerAllReduce.connect, 0, addresses, SECRET, DEADLINE)
         stranger = connected(addresses[0])
         stranger.sendall(said)
         with contextlib.suppress(OSError):  # it has been sent away already
             stranger.shutdown(socket.SHUT_WR)
-        second = pool.submit(AllToAll.connect, 1, addresses, SECRET, DEADLINE)
+        second = pool.submit(PeerAllReduce.connect, 1, addresses, SECRET, DEADLINE)
         with contextlib.closing(first.result()) as one, contextlib.closing(second.result()) as other, stranger:
             sums = pool.map(lambda mesh: mesh.all_reduce(np.ones(3)), [one, other])
             assert [list(found) for found in sums] == [[2.0] * 3] * 2
@@ -155,7 +155,7 @@ def relayed(request):
     relay = Relay(f"127.0.0.1:{port}")
     ways = [(0, [f"127.0.0.1:{port}", "127.0.0.1:1"]), (1, [relay.address, f"127.0.0.1:{unused}"])]
     with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
-        meshes = list(pool.map(lambda way: AllToAll.connect(*way, SECRET, 4.0, request.param), ways))
+        meshes = list(pool.map(lambda way: PeerAllReduce.connect(*way, SECRET, 4.0, request.param), ways))
         for mesh in meshes:
             stack.callback(mesh.close)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,35 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.order import Int64s
+from tfos_ml.data.schema import Array
+from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.rows import TrainingData, as_tensors
 from tfos_ml.worker.row_store import spread
+
+
+def varied_element(data: TrainingData, rows: int, group: WorkerGroup) -> Any:
+    """At most `rows` training rows that differ, of several workers, as a batch; see :func:`varied`.
+
+    All workers must call this together.
+    """
+    element = data.spread()
+    own = tf.nest.map_structure(functools.partial(_taken, varied(element, rows)), element)
+    parts = [_of_worker(own, group, rank) for rank in spread(group.size, rows)]
+    element = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
+    return as_tensors(tf.nest.map_structure(functools.partial(_taken, varied(element, rows)), element))
+
+
+def _taken(at: Int64s, values: Array) -> Array:
+    return values[at]
+
+
+def _of_worker(element: Any, group: WorkerGroup, rank: int) -> Any:
+    """The element of one worker, on all workers; it has the same structure on each."""
+    arrays = tf.nest.flatten(element)
+    packed = tf.stack([tf.io.serialize_tensor(tf.constant(values)) for values in arrays])
+    data = group.broadcast_bytes(tf.io.serialize_tensor(packed).numpy(), group.rank == rank)
+    sent = zip(tf.unstack(tf.io.parse_tensor(data, tf.string)), arrays, strict=True)
+    return tf.nest.pack_sequence_as(element, [tf.io.parse_tensor(s, tf.constant(a).dtype).numpy() for s, a in sent])
 
 
 def varied(element: Any, count: int) -> Int64s:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.training_variables import TrainingVariables
-from tfos_ml.keras.worker_group import Array, WorkerGroup
+from tfos_ml.keras.collectives.group import Array, WorkerGroup
+from tfos_ml.keras.step.variables import TrainingVariables
 
 
 def assign_all(variables: Sequence[Any], arrays: Sequence[Array]) -> None:

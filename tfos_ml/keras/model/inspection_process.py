@@ -20,9 +20,9 @@ from tfos_ml.common.extras import check_installed
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.tensorflow_import import USES_KERAS
-from tfos_ml.keras import inspection
-from tfos_ml.keras.inspection import ModelDescription
-from tfos_ml.keras.model_source import ModelSource
+from tfos_ml.keras.model import inspection
+from tfos_ml.keras.model.inspection import ModelDescription
+from tfos_ml.keras.model.source import ModelSource
 from tfos_ml.protocol.pickling import dumps, pickle_function
 from tfos_ml.worker.fork_server import NO_MARKER
 
@@ -127,7 +127,7 @@ def _run(folder: Path, environment: Mapping[str, str], forking: Forking) -> None
         USES_KERAS: "1",
     }
     with open(folder / OUTPUT, "w+b") as output, open(os.devnull, "rb") as nothing:
-        process = start_process("tfos_ml.keras.inspection", [str(folder)], variables, nothing, output, forking, "look")
+        process = start_process(inspection.__name__, [str(folder)], variables, nothing, output, forking, "look")
         try:
             code = process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:

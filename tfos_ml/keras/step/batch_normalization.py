@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfos_ml.keras.worker_group import WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
 
 
 class StepWeights:

@@ -5,11 +5,11 @@ Every worker runs ``Model.fit`` on its own rows of each step. The result is the 
 - ``train_step`` and ``test_step`` are wrapped: the wrapper counts the rows, computes this worker's *share* of the
   global batch, and skips the computation in steps without rows.
 - Every optimizer's ``apply`` first sums share-weighted gradients over the workers, so that clipping, accumulation, loss
-  scaling and weight averaging see the gradient of the global batch (:mod:`tfos_ml.keras.optimizers`).
+  scaling and weight averaging see the gradient of the global batch (:mod:`tfos_ml.keras.step.optimizers`).
 - Weights that a step changes otherwise are made the same on all workers, or the step fails
-  (:mod:`tfos_ml.keras.other_writes`).
-- Losses are those of the global batch (:mod:`tfos_ml.keras.loss_terms`).
-- :class:`Rules` describe everything else that is not combined by rows.
+  (:mod:`tfos_ml.keras.step.other_writes`).
+- Losses are those of the global batch (:mod:`tfos_ml.keras.step.losses`).
+- A :class:`ReductionPlan` describes everything else that is not combined by rows.
 
 All other wrappers are attributes of instances. :meth:`DataParallel.close` removes all of them.
 """
@@ -20,7 +20,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -30,13 +29,14 @@ import tensorflow as tf
 from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
-from tfos_ml.keras.batch_statistics import StepWeights, global_moments, is_batch_normalization
-from tfos_ml.keras.loss_terms import LossTerms
-from tfos_ml.keras.optimizers import Update, intercepted
-from tfos_ml.keras.other_writes import OtherWrites
-from tfos_ml.keras.random_draws import NOT_BY_ROW, RowsOfStep
-from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
-from tfos_ml.keras.worker_group import WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.step.batch_normalization import StepWeights, global_moments, is_batch_normalization
+from tfos_ml.keras.step.losses import LossTerms
+from tfos_ml.keras.step.optimizers import Update, intercepted
+from tfos_ml.keras.step.other_writes import OtherWrites
+from tfos_ml.keras.step.random_draws import NOT_BY_ROW, RowsOfStep
+from tfos_ml.keras.step.reduction_plan import PassReductions, ReductionPlan
+from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
 
 NO_STEP = -1
 _ALIKE = 1e-4  # values of workers may differ by as much, relative to the largest: their processors may differ
@@ -56,67 +56,6 @@ def not_exchanged(error: tf.errors.OpError) -> ModelError | None:
         return None
     begin = max(error.message.find(NOT_EXCHANGED), error.message.find(NOT_BY_ROW))
     return None if begin < 0 else ModelError(error.message[begin:].partition("\n\t [[")[0].strip().removesuffix("]"))
-
-
-@dataclass(frozen=True)
-class PassRules:
-    """How metrics and logs of a training or validation pass are combined.
-
-    Attributes
-    ----------
-    by_step : tuple of int
-        Positions, in :func:`metric_variables`, of state that is updated once per step, not once per row.
-    own_logs, summed_logs : tuple of str
-        Logs that are not results of metrics, and those of them that are sums over rows.
-    renamed : tuple of (str, str)
-        Logs that are results of metrics under other names, and the names of these metrics.
-    inexact : tuple of str, or None
-        Metrics whose states cannot be added up; None if that was not tried.
-    draws : tuple of bool
-        Whether each draw of random numbers of a step is one for rows, in order.
-    """
-
-    by_step: tuple[int, ...] = ()
-    own_logs: tuple[str, ...] = ()
-    summed_logs: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
-    inexact: tuple[str, ...] | None = None
-    draws: tuple[bool, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How the workers' results are combined where this differs from Keras's own models.
-
-    Attributes
-    ----------
-    sums : tuple of str
-        Terms of the loss, by their names in :class:`LossTerms`, that are sums over rows, not means.
-    together : tuple of str
-        Terms that need all rows of a step together.
-    gradient_is_sum : bool
-        Whether the gradients of a custom ``train_step`` are sums over rows.
-    whole_slices : tuple of int
-        Positions of gradients, slices of a table, that have the same entries for any rows.
-    assigned : tuple of int
-        Positions, in ``TrainingVariables.of_program``, of those that a step assigns itself.
-    train, test : PassRules
-        Rules for each pass.
-    has_local_statistics : bool
-        Whether BatchNormalization uses the statistics of each worker's own rows.
-    notices : tuple of str
-        Messages for the user.
-    """
-
-    sums: tuple[str, ...] = ()
-    together: tuple[str, ...] = ()
-    gradient_is_sum: bool = False
-    whole_slices: tuple[int, ...] = ()
-    assigned: tuple[int, ...] = ()
-    train: PassRules = PassRules()
-    test: PassRules = PassRules()
-    has_local_statistics: bool = False
-    notices: tuple[str, ...] = ()
 
 
 class PassCounter:
@@ -166,14 +105,14 @@ class DataParallel:
         group: WorkerGroup,
         train: PassCounter,
         test: PassCounter,
-        rules: Rules,
+        plan: ReductionPlan,
         agrees_on_end: bool = False,
     ):
         self._agrees_on_end = agrees_on_end
         model = self._model = variables.model
         self._compiled = privates.compiled_parts(model)
         self._group = group
-        self._rules = rules
+        self._plan = plan
         self._share: tf.Tensor | None = None
         self._step: tf.Tensor | None = None
         self._rows_of_step: Any = None  # where they are
@@ -193,12 +132,12 @@ class DataParallel:
         self.terms: LossTerms | None = None
         if group.size > 1:
             self.terms = LossTerms(
-                model, group, lambda: self._share, lambda: self._rows_of_step, rules.sums, rules.together
+                model, group, lambda: self._share, lambda: self._rows_of_step, plan.sums, plan.together
             )
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
         step = self._step_of(train, model.train_step)
         self._wrap(model, "train_step", step if model.run_eagerly else self._timed(step))
-        self._assigned = [variables.of_program[i] for i in rules.assigned] if group.size > 1 else []
+        self._assigned = [variables.of_program[i] for i in plan.assigned] if group.size > 1 else []
         if group.size > 1:
             self._wrap(model, "test_step", self._step_of(test, model.test_step))
             self._wrap(model, "evaluate", self._evaluating(model.evaluate))
@@ -206,7 +145,7 @@ class DataParallel:
                 self._wrap(model, name, _refusing(name))
             self._stack.enter_context(intercepted(self._update))
             for layer in privates.all_layers(model):
-                if is_batch_normalization(layer) and not rules.has_local_statistics:
+                if is_batch_normalization(layer) and not plan.has_local_statistics:
                     moments = functools.partial(global_moments, layer, group=group, weights=self._weights)
                     self._stack.enter_context(privates.replaced_moments(layer, moments))
 
@@ -214,20 +153,20 @@ class DataParallel:
         setattr(owner, name, wrapper)
         self._wrapped.append((owner, name))
 
-    def _rules_of(self, pass_counter: PassCounter) -> PassRules:
-        return self._rules.train if pass_counter is self._train else self._rules.test
+    def _reductions_of(self, pass_counter: PassCounter) -> PassReductions:
+        return self._plan.train if pass_counter is self._train else self._plan.test
 
     @property
     def drawn(self) -> list[bool]:
         """Whether each draw of random numbers of the last step was one for rows."""
         return self._rows_of_step.drawn
 
-    def _by_step(self, rules: PassRules) -> list[Any]:
+    def _by_step(self, plan: PassReductions) -> list[Any]:
         """State of metrics that are updated with one number per step, as those of the losses of several outputs."""
         compiled = privates.compiled_loss(self._model)
         of_losses = {id(v) for metric in getattr(compiled, "metrics", ()) for v in metric.variables}
         variables = enumerate(metric_variables(self._model))
-        return [v for i, v in variables if i in rules.by_step or id(v) in of_losses]
+        return [v for i, v in variables if i in plan.by_step or id(v) in of_losses]
 
     def has_agreed_to_end(self) -> bool:
         """Whether a worker has asked all to save or end with the step that is done; the same on all workers."""
@@ -282,7 +221,7 @@ class DataParallel:
                 rows = _row_count(tf.nest.flatten(data)[0])
                 self._share = tf.cast(rows, tf.float64) / tf.cast(total, tf.float64)
                 self._rows_of_step = pass_counter.rows_of(number, total)
-                self._rows_of_step.known = self._rules_of(pass_counter).draws
+                self._rows_of_step.known = self._reductions_of(pass_counter).draws
                 with self._rows_of_step.draws():
                     return self._shared_step(original, data, pass_counter)
             finally:
@@ -299,7 +238,7 @@ class DataParallel:
         self.updated, self._applied, self._moments = [], 0, 0
         self._other_writes.begin()
         state = {id(v): v for v in metric_variables(self._model)}
-        by_step = {id(v) for v in self._by_step(self._rules_of(pass_counter))}
+        by_step = {id(v) for v in self._by_step(self._reductions_of(pass_counter))}
         before = {key: tf.identity(tf.convert_to_tensor(v)) for key, v in state.items()}
         result = original(data)
         for key, variable in state.items():
@@ -316,7 +255,7 @@ class DataParallel:
         """The share of this worker in the step that is being traced; None outside of steps."""
         if self._share is None:
             return None
-        loss = tf.cast(self._share > 0, tf.float32) if self._rules.gradient_is_sum else self._share
+        loss = tf.cast(self._share > 0, tf.float32) if self._plan.gradient_is_sum else self._share
         self._moments += 1
         return StepWeights(tf.cast(self._share > 0, tf.float32), loss, f"moments-{self._moments}")
 
@@ -355,8 +294,8 @@ class DataParallel:
         first, number = len(self.updated), self._applied
         self.updated += [getattr(v, "path", v.name) for v in variables]
         self._applied += 1
-        whole = {i - first for i in self._rules.whole_slices}
-        weight = tf.ones([]) if self._rules.gradient_is_sum else self._share
+        whole = {i - first for i in self._plan.whole_slices}
+        weight = tf.ones([]) if self._plan.gradient_is_sum else self._share
         counting = [_counting(gradient, self._share) for gradient in grads]
         shapes = [tf.TensorShape(v.shape) for v in variables]
         if self._agrees_on_end and not number:  # in the same exchange; a worker without rows waits for a step with

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from tfos_ml.keras.worker_group import Array, WorkerGroup
+from tfos_ml.keras.collectives.group import Array, WorkerGroup
 
 
 class LayerState:

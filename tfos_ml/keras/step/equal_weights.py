@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.worker_group import WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
 
 _TOLERANCE = 1e-3  # of a variable's norm; processors of different makes round differently
 

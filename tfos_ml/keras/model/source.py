@@ -23,7 +23,7 @@ from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
-from tfos_ml.keras.global_config import GlobalConfig
+from tfos_ml.keras.model.global_config import GlobalConfig
 from tfos_ml.protocol.pickling import REDUCERS, dumps
 
 REASON_CHARACTERS = 600

@@ -7,7 +7,7 @@ exchange. Of a large array, each worker sums a part, and sends that sum to the o
 Collective Reduction Operations", ICCS 2004). Shares are added in the order of ranks, so that all workers, and all runs,
 get the same bits.
 
-Only the workers can send or change anything on these connections (:mod:`tfos_ml.keras.connections`).
+Only the workers can send or change anything on these connections (:mod:`tfos_ml.keras.collectives.links`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tfos_ml.keras import connections
-from tfos_ml.keras.connections import Link
+from tfos_ml.keras.collectives import links as connections
+from tfos_ml.keras.collectives.links import Link
 
 Array = np.ndarray[Any, Any]
 Buffers = Mapping[int, memoryview]  # by rank of the other worker
@@ -43,7 +43,7 @@ class SilentWorkerError(PeerLostError):
     """Another worker has sent nothing for too long."""
 
 
-class AllToAll:
+class PeerAllReduce:
     """Connections of one worker to all others; :meth:`close` ends them.
 
     Every worker must call the same methods in the same order. One call runs at a time.
@@ -71,7 +71,7 @@ class AllToAll:
     @classmethod
     def connect(
         cls, rank: int, addresses: Sequence[str], secret: bytes, timeout: float, encrypts: bool = False
-    ) -> AllToAll:
+    ) -> PeerAllReduce:
         """Connect to all other workers, whose `addresses` are "host:port" by rank. Returns once all have called this.
 
         With `encrypts`, which must be the same on all workers, nobody else can read their messages.

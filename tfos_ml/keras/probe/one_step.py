@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.data_parallel import PassCounter
-from tfos_ml.keras.random_draws import NOT_BY_ROW, RowsOfStep
-from tfos_ml.keras.training_state import random_state, set_random_state
-from tfos_ml.keras.training_variables import TrainingVariables, metric_variables
+from tfos_ml.keras.checkpoint.state import random_state, set_random_state
+from tfos_ml.keras.step.data_parallel import PassCounter
+from tfos_ml.keras.step.random_draws import NOT_BY_ROW, RowsOfStep
+from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
 
 NOISE = 0.05  # standard deviation of noise added to weights: too much agrees at zero
 ALL, FIRST, SECOND = range(3)

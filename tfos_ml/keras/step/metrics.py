@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from tfos_ml.keras.worker_group import WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.data_parallel import PassRules
+    from tfos_ml.keras.step.reduction_plan import PassReductions
     from tfos_ml.worker.global_batches import GlobalBatches
 
 _EXACT = (
@@ -36,13 +36,13 @@ _EXACT = (
 )
 
 
-def is_exact(metric: Any, rules: PassRules) -> bool:
+def is_exact(metric: Any, plan: PassReductions) -> bool:
     """Whether the states of a metric, added up over workers, are the state for all rows.
 
     If it was not tried: true for Keras' own means, sums, counts, AUC, Precision, Recall, F-scores, IoU and R2.
     """
-    if rules.inexact is not None:
-        return metric.name not in rules.inexact
+    if plan.inexact is not None:
+        return metric.name not in plan.inexact
     return isinstance(metric, _classes(_EXACT))
 
 
@@ -71,13 +71,13 @@ class MetricSums:
     ``inexact`` names, are averaged, weighted by rows.
     """
 
-    def __init__(self, model: keras.Model, group: WorkerGroup, rules: PassRules):
+    def __init__(self, model: keras.Model, group: WorkerGroup, plan: PassReductions):
         self._model = model
         self._group = group
-        self.own_logs, self.summed_logs, self.renamed = rules.own_logs, rules.summed_logs, rules.renamed
+        self.own_logs, self.summed_logs, self.renamed = plan.own_logs, plan.summed_logs, plan.renamed
         self.inexact: list[str] = []
         if group.size > 1:
-            self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, rules)]
+            self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, plan)]
         self._exact = {m.name for m in leaf_metrics(model)} - set(self.inexact)
 
     def end_pass(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:

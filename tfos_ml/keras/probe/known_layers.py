@@ -1,4 +1,4 @@
-"""Which models need no dry run: Keras's own parts that treat each row independently of the others."""
+"""Which models need no probe: Keras's own parts that treat each row independently of the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import keras
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
-from tfos_ml.keras.metric_sums import leaf_metrics
+from tfos_ml.keras.step.metrics import leaf_metrics
 
 
 def is_row_by_row(model: keras.Model) -> bool:

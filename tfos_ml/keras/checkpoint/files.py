@@ -31,10 +31,10 @@ from pyarrow import fs
 from tfos_ml.common.filesystems import SLOWEST, StorageError, open_uri, storage_errors
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelDirError
-from tfos_ml.keras import state_codec
-from tfos_ml.keras.fence import Fence
-from tfos_ml.keras.model_dir import FOLDER
-from tfos_ml.keras.state_codec import Array
+from tfos_ml.keras.checkpoint import codec as state_codec
+from tfos_ml.keras.checkpoint.codec import Array
+from tfos_ml.keras.checkpoint.directory import FOLDER
+from tfos_ml.keras.checkpoint.fence import Fence
 
 KEPT = 2
 STATE, ARRAYS, PICKLED, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"

@@ -1,7 +1,8 @@
 """Finds out what the driver must know about a Keras model before any job starts.
 
 Runs on the driver: in the user's process if the user passes a plain model, else in a fresh process
-(``python -m tfos_ml.keras.inspection <directory>``), which reveals models that only the user's process can rebuild.
+(``python -m tfos_ml.keras.model.inspection <directory>``), which reveals models that only the user's process can
+rebuild.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.inference.prediction import LossInfo
 from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow, without_collections
 from tfos_ml.keras import privates
-from tfos_ml.keras.overview import ModelOverview, overview
+from tfos_ml.keras.model.overview import ModelOverview, overview
 
 REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json", "adapted.zip"
 
@@ -237,7 +238,7 @@ def answer(folder: Path) -> dict[str, Any]:
     model = source.build_for_process()
     description = describe(model)
     if adapted:
-        from tfos_ml.keras import adapt
+        from tfos_ml.keras.model import adapt
 
         description.check_adapted(adapted)
         adapt.adapt_layers(model, adapted, adapt.read_inputs(folder / ROWS, schema, model))

@@ -2,7 +2,7 @@
 
 A program may keep its optimizers in an attribute of the model, a dict, a layer or a module, and may replace them while
 it trains. So they are not looked for: the method ``apply``, which every update calls, is replaced in the classes of
-optimizers while a step runs under our rules, and restored afterwards.
+optimizers while a step runs under our plan, and restored afterwards.
 """
 
 from __future__ import annotations

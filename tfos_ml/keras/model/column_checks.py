@@ -16,7 +16,7 @@ from tfos_ml.inference.saved_model import shown_tensors
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from tfos_ml.keras.inspection import ModelDescription
+    from tfos_ml.keras.model.inspection import ModelDescription
 
 
 def check_columns(columns: FeedSchema, description: ModelDescription) -> None:

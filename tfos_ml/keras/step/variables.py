@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfos_ml.keras import privates
-from tfos_ml.keras.optimizers import intercepted
-from tfos_ml.keras.row_independence import is_row_by_row
-
-if TYPE_CHECKING:
-    from tfos_ml.keras.training_data import TrainingData
+from tfos_ml.keras.step.optimizers import intercepted
 
 
 def metric_variables(model: keras.Model) -> list[Any]:
@@ -41,14 +37,14 @@ class TrainingVariables:
         self._written = written
 
     @classmethod
-    def of_step(cls, model: keras.Model, data: TrainingData, must_trace: bool) -> TrainingVariables:
-        """Those of a model whose own ``train_step`` is traced to find them; needless for parts of Keras alone."""
+    def of_step(cls, model: keras.Model, traced_on: Any = None) -> TrainingVariables:
+        """Those of a model whose own ``train_step`` is traced to find them, on the spec of a batch, if one is given."""
         among_attributes = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
         optimizers, written = [model.optimizer, *among_attributes], list[tf.Variable]()
-        if must_trace and not model.run_eagerly and not is_row_by_row(model):
+        if traced_on is not None and not model.run_eagerly:
             with intercepted(lambda update, optimizer, grads, variables: update(grads, variables)) as called:
                 try:
-                    graph = tf.function(model.train_step).get_concrete_function(data.element_spec()).graph
+                    graph = tf.function(model.train_step).get_concrete_function(traced_on).graph
                     written = privates.written_variables(graph, graph.variables)
                 except Exception:  # which the training will raise, too
                     written = []

@@ -22,7 +22,7 @@ import cloudpickle
 import keras
 import tensorflow as tf
 
-from tfos_ml.keras.state_codec import NotPlainError, encoded
+from tfos_ml.keras.checkpoint.codec import NotPlainError, encoded
 
 OF_KERAS = {
     "EarlyStopping": ("wait", "best", "best_weights", "best_epoch", "stopped_epoch"),

@@ -14,8 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from tfos_ml.keras.training_variables import TrainingVariables
-from tfos_ml.keras.worker_group import Array
+from tfos_ml.keras.collectives.group import Array
+from tfos_ml.keras.step.variables import TrainingVariables
 
 
 class WeightsFile:

@@ -1,0 +1,1 @@
+"""Sums, maxima and broadcasts over workers; no Keras in it."""

@@ -1,0 +1,1 @@
+"""Tries whether several workers train a model exactly as one does, before the first step."""

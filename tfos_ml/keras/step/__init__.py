@@ -1,0 +1,1 @@
+"""What makes a step of one worker that of all rows."""
