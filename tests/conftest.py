@@ -21,7 +21,7 @@ import pytest
 from connect_server import ConnectServer
 from jvm_archive import jvm_options
 
-from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow_later
+from tfos_ml.inference.tensorflow_import import import_tensorflow_later
 
 HERE = Path(__file__).parent
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -29,7 +29,6 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 OURS = [str(HERE), str(HERE / "e2e"), str(HERE / "harness")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*OURS, os.environ.get("PYTHONPATH", "")])
 sys.path[:0] = [OURS[0], OURS[2]]
-import_keras_lightly()  # as in processes of ours, and half as long: many test modules import it
 import_tensorflow_later()
 STARTED = time.time()
 SESSION = f"{os.getpid()}-{STARTED}"

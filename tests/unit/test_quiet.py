@@ -1,6 +1,8 @@
-"""TensorFlow's start-up lines are dropped, and no others; test_keras_lightly.py starts it."""
+"""TensorFlow's start-up lines are dropped, and no others."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -20,6 +22,24 @@ CU_INIT = (
     "call to cuInit: UNKNOWN ERROR (303)\n"
 )
 OTHERS = "E0000 00:00:1 2 port.cc:153] out of memory\na line of the user's\n"
+
+
+PROGRAM = """
+from tfos_ml.inference.tensorflow_import import import_tensorflow
+
+import_tensorflow()
+import tensorflow as tf
+
+print(tf.reduce_sum(tf.constant([1.0, 2.0])).numpy())
+"""
+
+
+@pytest.mark.slow
+def test_tensorflow_starts_without_a_word():
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "3.0\n"
+    assert tensorflow_import.has_gpu_device() or done.stderr == ""  # with a GPU it has more to say
 
 
 def shown(capfd, text):

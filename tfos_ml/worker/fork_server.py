@@ -33,7 +33,6 @@ from tfos_ml.common import unix_sockets
 from tfos_ml.common.cgroup import is_memory_short
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference.tensorflow_import import (
-    import_keras_lightly,
     import_tensorflow,
     import_tensorflow_later,
     without_collections,
@@ -289,7 +288,6 @@ def _send(connection: socket.socket, answer: Forked | Refused | Exited) -> None:
 
 
 def _import(with_keras: bool) -> None:
-    import_keras_lightly()
     _import_all(MODULES)
     if not with_keras:
         import_tensorflow_later()

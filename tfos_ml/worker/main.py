@@ -30,7 +30,6 @@ from tfos_ml.common.interpreter import add_working_directory
 from tfos_ml.inference.tensorflow_import import (
     PRELOADS,
     USES_KERAS,
-    import_keras_lightly,
     import_tensorflow,
     import_tensorflow_later,
     without_collections,
@@ -65,7 +64,6 @@ def _beat(channel: Channel) -> None:
 
 def _import_libraries() -> None:
     """Import what the program will need, while the nodes meet."""
-    import_keras_lightly()
     # Of Model.fit's own default: ctx.dataset() has shuffled the rows.
     warnings.filterwarnings("ignore", "`shuffle=True` was passed, but will be ignored")
     uses_keras = bool(os.environ.get(USES_KERAS))

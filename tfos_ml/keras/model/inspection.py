@@ -21,7 +21,7 @@ from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
 from tfos_ml.inference.prediction import LossInfo
-from tfos_ml.inference.tensorflow_import import import_keras_lightly, import_tensorflow, without_collections
+from tfos_ml.inference.tensorflow_import import import_tensorflow, without_collections
 from tfos_ml.keras import privates
 from tfos_ml.keras.model.overview import ModelOverview, overview
 
@@ -249,7 +249,6 @@ def answer(folder: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Write the answer, or the error, into the folder that is the last argument."""
     folder = Path(arguments[-1])
-    import_keras_lightly()
     import_tensorflow()
     with without_collections():
         import keras  # noqa: F401
