@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from tfos_ml import errors
 from tfos_ml.common.version import __version__
-from tfos_ml.data import blocks, order, packed_lists, value_codecs
+from tfos_ml.data import blocks, order, packed_lists
 from tfos_ml.driver import snapshot
 from tfos_ml.inference import archive
 from tfos_ml.keras.checkpoint import codec as state_codec
@@ -168,16 +168,6 @@ def row_counts(content):
 @format_of(b"ab", b"12345678", b"", raises=ValueError)
 def packed_lists_of_numbers(content):
     packed_lists.unpack(pa.array([content, None, content], pa.binary()), "float32").validate(full=True)
-
-
-@format_of(b"0x1f", b"1 2 3", b"12:30:01", b"1/3", b"1.5", raises=(ValueError, ArithmeticError))
-def values_as_text(content):
-    text = content.decode("utf-8", "replace")
-    for codec in ("int", "decimal", "fraction", "time", "duration"):
-        try:
-            value_codecs.CODECS[codec].decode(text)
-        except (ValueError, ArithmeticError):
-            continue
 
 
 # TFRecords

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import namedtuple
-from functools import lru_cache
 from itertools import pairwise, starmap
 from typing import Any
 
@@ -19,8 +17,7 @@ import pyarrow.compute as pc
 from tfos_ml.data.arrow import list_array
 from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Kind, with_nulls
 from tfos_ml.data.schema import Array
-from tfos_ml.data.value_codecs import CODECS, MIXED_CAST
-from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, ShapeError
+from tfos_ml.errors import ColumnNotFoundError, ShapeError
 
 
 def is_row_batch(batch: pa.RecordBatch) -> bool:
@@ -46,13 +43,12 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
     `key` is the name in a dict, a Row or a DataFrame, or the position in a tuple, a list, a Row or a DataFrame. An
     element that is one value is its own field 0.
 
-    Raises ``ColumnNotFoundError`` if the elements have no such field, or several of that name, ``ShapeError`` if the
-    field holds arrays that differ in their number of dimensions, and ``ColumnTypeError`` if no tensor has a type for
-    its values.
+    Raises ``ColumnNotFoundError`` if the elements have no such field, or several of that name, and ``ShapeError`` if
+    the field holds arrays that differ in their number of dimensions.
     """
     form = form_of(batch)
     fields: Kind = form if form[0] == "fields" else ["fields", "value", [0], [form]]
-    _, how, names, kinds = fields[:4]
+    _, how, names, kinds = fields
     positions = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
     if len(positions) != 1:
         raise ColumnNotFoundError(
@@ -61,28 +57,9 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
         )
     array: pa.Array = batch.column(positions[0])
     form = kinds[positions[0]]
-    _check_tensor(form, key)
     if form[0] != "ndarray" or form[2] == []:
         return array
     return with_nulls(_nested_lists(array.drop_null(), form[2]), array.is_valid().to_numpy(zero_copy_only=False))
-
-
-def _check_tensor(form: Kind, key: str | int) -> None:
-    """Raise ``ColumnTypeError`` if values of a form, or their items, are encoded as another type."""
-    while form[0] in ("list", "tuple"):
-        form = form[1]
-    if form[0] in ("coded", "mixed"):
-        what, cast = ("values of several types", MIXED_CAST) if form[0] == "mixed" else _coded(form[1])
-        raise ColumnTypeError(
-            f"Field {key!r} of the RDD holds {what}, which no tensor can hold. Convert it first, with rdd.map(): "
-            f"{cast}."
-        )
-
-
-def _coded(name: str) -> tuple[str, str]:
-    codec = CODECS[name]
-    what = "int of more than 64 bits" if name == "int" else codec.type.__name__
-    return what, f"{codec.cast} in place of x"
 
 
 def _nested_lists(arrays: pa.Array, shape: list[int] | None) -> pa.Array:
@@ -119,39 +96,7 @@ def _decode(array: pa.Array, form: Kind, lists: bool) -> list[Any]:
         return list(_from_arrow(array, np.dtype(form[1])))
     if form[0] == "ndarray":
         return _decode_arrays(array, np.dtype(form[1]), form[2])
-    if form[0] in _DECODERS:
-        return _DECODERS[form[0]](array, form)
     return _decode_fields(array, form, lists) if form[0] == "fields" else _decode_lists(array, form, lists)
-
-
-def _decode_coded(array: pa.Array, form: Kind) -> list[Any]:
-    _, name, inner = form
-    return list(map(CODECS[name].decode, _decode(array, inner, lists=True)))
-
-
-def _decode_mixed(array: pa.StructArray, form: Kind) -> list[Any]:
-    chosen, *columns = array.flatten()
-    numbers = chosen.to_numpy()
-    known = [
-        iter(_decode(column.filter(pa.array(numbers == number)), item, lists=True))
-        for number, (column, item) in enumerate(zip(columns, form[1], strict=True))
-    ]
-    return [None if number < 0 else next(known[number]) for number in numbers]
-
-
-def _decode_vectors(array: pa.StructArray, kind: Kind) -> list[Array]:
-    return list(map(_filled, *(column.to_pylist() for column in array.flatten()[1:])))
-
-
-def _filled(size: int | None, indices: list[int] | None, values: list[float]) -> Array:
-    if size is None:
-        return np.array(values)
-    vector = np.zeros(size)
-    vector[indices] = values
-    return vector
-
-
-_DECODERS = {"coded": _decode_coded, "mixed": _decode_mixed, "vector": _decode_vectors}
 
 
 def _from_arrow(flat: pa.Array, dtype: np.dtype[Any]) -> Array:
@@ -174,7 +119,7 @@ def _decode_arrays(array: pa.Array, dtype: np.dtype[Any], shape: list[int] | Non
 
 
 def _decode_fields(array: pa.StructArray, form: Kind, lists: bool) -> list[Any]:
-    _, how, names, kinds, *class_name = form
+    _, how, names, kinds = form
     columns = [_decode(field, k, lists) for field, k in zip(array.flatten(), kinds, strict=False)]
     rows = zip(*columns, strict=True) if columns else iter([()] * len(array))
     if how == "dict":
@@ -183,14 +128,7 @@ def _decode_fields(array: pa.StructArray, form: Kind, lists: bool) -> list[Any]:
         from pyspark.sql import Row
 
         return list(starmap(Row(*names), rows))
-    if how == "namedtuple":
-        return list(starmap(_named_tuple(*class_name, *names), rows))
     return list(rows) if how == "tuple" else list(map(list, rows))
-
-
-@lru_cache(maxsize=64)
-def _named_tuple(name: str, *fields: str) -> type:
-    return namedtuple(name, fields)
 
 
 def _decode_lists(array: pa.Array, form: Kind, lists: bool) -> list[Any]:

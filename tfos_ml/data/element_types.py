@@ -9,7 +9,6 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.value_codecs import cast_for, codec_for
 from tfos_ml.errors import ColumnTypeError
 
 NONE_TYPE = type(None)
@@ -23,10 +22,26 @@ _LEAVES: list[tuple[set[type], pa.DataType]] = [  # Arrow types by the Python ty
     ({bytes, bytearray, np.bytes_}, pa.binary()),
 ]
 _SUPPORTED = (
-    "Supported: bool, int, float, complex, str, bytes, date, datetime, time, timedelta, Decimal, Fraction, UUID, NumPy "
-    "numbers and arrays of numbers or text, vectors of Spark; lists, tuples, namedtuples, Rows, sets and dicts of "
-    "these; None."
+    "Supported: bool, int, float, str, bytes, date, datetime, timedelta, Decimal, NumPy numbers and arrays of numbers "
+    "or text, vectors of Spark; lists, tuples, Rows and dicts of these; None."
 )
+_CASTS = [  # expressions that convert a value ``x`` of a class with an attribute
+    ("toArray", "x.toArray()"),
+    ("toarray", "x.toarray()"),
+    ("to_pydatetime", "x.to_pydatetime()"),
+    ("to_numpy", "x.to_numpy()"),
+    ("filled", "x.filled()"),
+    ("numpy", "x.numpy()"),
+    ("__dataclass_fields__", "dataclasses.asdict(x)"),
+    ("_member_map_", "x.value"),
+    ("__array__", "numpy.asarray(x)"),
+    ("numerator", "float(x)"),
+    ("imag", "(x.real, x.imag)"),
+    ("isdisjoint", "sorted(x)"),
+    ("__getitem__", "list(x)"),
+    ("isoformat", "str(x)"),
+    ("urn", "str(x)"),
+]
 _SPARK_LINALG = ("pyspark.ml.linalg", "pyspark.mllib.linalg")
 
 
@@ -47,10 +62,8 @@ def family(value_class: type) -> str:
         return "row"
     if value_class.__module__ in _SPARK_LINALG and hasattr(value_class, "toArray"):
         return "vector"
-    if issubclass(value_class, tuple) and hasattr(value_class, "_fields"):
-        return "namedtuple"
-    if value_class is not dict and codec_for(value_class):
-        return "coded"
+    if issubclass(value_class, tuple) and hasattr(value_class, "_fields"):  # a namedtuple
+        return "row"
     bases = (tuple, list, dict) if value_class is not np.ndarray else (np.ndarray,)
     return next((base.__name__ for base in bases if issubclass(value_class, base)), "")
 
@@ -60,11 +73,21 @@ def leaf_type(types: set[type]) -> pa.DataType | None:
     return next((leaf for known, leaf in _LEAVES if types <= known), None)
 
 
+def _cast_for(value_class: type) -> str | None:
+    """An expression that converts a value ``x`` to a supported type; None if unknown."""
+    if issubclass(value_class, np.generic):
+        return "float(x)"
+    known = next((cast for attribute, cast in _CASTS if hasattr(value_class, attribute)), None)
+    return known or ("vars(x)" if getattr(value_class, "__dictoffset__", 0) else None)
+
+
 def unsupported(where: str, types: Iterable[type], reason: object = "a mixture, or not supported") -> str:
     """The message of an error for values that cannot be encoded."""
+    unknown = [t for t in types if not family(t)]
     names = sorted(t.__name__ if t.__module__ == "builtins" else f"{t.__module__}.{t.__name__}" for t in types)
-    casts = sorted({cast for t in types if (cast := cast_for(t)) and not family(t)})
+    casts = sorted({cast for t in unknown if (cast := _cast_for(t))})
     cast = f"{casts[0]} in place of x = {where}" if len(casts) == 1 else "a tuple, dict or NumPy array of its content"
+    cast = cast if unknown else "one type for all rows, as float(x) or str(x)"
     return (
         f"{where} of the RDD holds {' and '.join(names)}, which cannot be a column: {reason}. {_SUPPORTED} Convert it "
         f"first, with rdd.map(): {cast}."

@@ -11,7 +11,7 @@ from tfos_ml.data.arrow_to_rdd import column_of, form_of, is_row_batch
 from tfos_ml.data.rdd_to_arrow import VALUE, Kind
 from tfos_ml.errors import ColumnNotFoundError, UnnamedFieldsWarning
 
-_NAMED = ("dict", "row", "namedtuple")
+_NAMED = ("dict", "row")
 
 
 def has_names(batch: pa.RecordBatch) -> bool:

@@ -14,25 +14,24 @@ list of numbers, nested lists of them  lists                             int64, 
                                                                          ndarray, or list
 list of text                           lists                             list
 tuple, other list, dict, Row           a column (of a struct) per field  tuple, list, dict, Row
-namedtuple                             a column of a struct per field    namedtuple of that name
+namedtuple                             a column (of a struct) per field  Row with the same fields
 tuple of > ``MAX_FIELDS`` numbers      lists                             ndarray, or tuple
-vector of Spark ML, matrix             lists; if some are sparse, a      ndarray of float64
-                                       struct as ``VectorUDT`` has it
-what :mod:`tfos_ml.data.value_codecs` names  text, bytes or lists              the same
-values of several types in one field   a struct with a column per type   the same
+vector or matrix of Spark ML           as an ndarray of float64          ndarray
 =====================================  ================================  ===========================
 
 Arrays are read-only, and mostly views of the batch. An element that is a list of lists is a list of fields; a list that
 contains None stays a list. Some values change their type: integers among floats become floats, booleans among more than
 ``MAX_FIELDS`` numbers become numbers, NumPy numbers in lists or among Python numbers become Python numbers,
-``bytearray`` becomes ``bytes``, and other subclasses of tuple, list and dict become their base class. A namedtuple
-becomes an instance of a new class with the same name and fields. Big integers, times, UUIDs, complex numbers, sets,
-dicts with other keys and fields of several types are encoded value by value, which is slower. The schema's metadata
-describes the form of all its rows in JSON, so batches of one schema can be cut and joined.
+``bytearray`` becomes ``bytes``, and other subclasses of tuple, list and dict become their base class.
+
+Other types, dicts with other keys than text, and values of several types in one field are errors, which say how to
+convert them. The schema's metadata describes the form of all its rows in JSON, so batches of one schema can be cut and
+joined.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -46,8 +45,7 @@ import pyarrow as pa
 
 from tfos_ml.data.arrow import list_array
 from tfos_ml.data.element_types import NONE_TYPE, ChangedFormError, family, leaf_type, unsupported
-from tfos_ml.data.schema import VECTOR_FIELDS, Array
-from tfos_ml.data.value_codecs import CODECS, codec_for
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnTypeError
 
 FORM_KEY = b"tfos_ml.form"
@@ -57,7 +55,7 @@ MAX_FIELDS = 64  # a longer tuple of numbers is one column
 Kind = list[Any]  # the form of an array, from the table above, with the forms of its items or fields
 Encoded = tuple[pa.Array, Kind]
 VALUE: Kind = ["value"]
-_ELEMENT, _FIELD, _ITEM = "element", "field", "item of a set or dict"  # where values stand
+_ELEMENT = "element"  # the place of whole elements; those of their fields begin so
 
 
 def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: int = 8192) -> Iterator[pa.RecordBatch]:
@@ -77,7 +75,7 @@ def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: i
 def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
     """One batch, or several if elements differ in form."""
     try:
-        array, form = _encode(elements, "element", _ELEMENT)
+        array, form = _encode(elements, _ELEMENT)
     except ChangedFormError as error:
         if len(elements) == 1:
             raise ColumnTypeError(str(error)) from None
@@ -89,28 +87,21 @@ def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_struct_array(struct).replace_schema_metadata({FORM_KEY: json.dumps(form)})
 
 
-def _encode(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
+def _encode(values: list[Any], where: str) -> Encoded:
     """The values at a place as one array."""
     types = set(map(type, values))
     known = types - {NONE_TYPE}
     families = set(map(family, known))
     if families <= {"value"} or (families <= {"value", "numpy"} and len(known) > 1):
-        return _encode_scalars(values, known, where)
-    if len(known) > 1 and "" not in families and (families == {"coded"} or (len(families) > 1 and place == _ITEM)):
-        return _encode_mixed(values, where)
+        return _scalars(values, known, where), VALUE
     if len(families) > 1 or families == {""}:
         raise (ColumnTypeError if "" in families else ChangedFormError)(unsupported(where, known))
     if known == types:
-        return _ENCODERS[families.pop()](values, where, place)
-    array, form = _encode([v for v in values if v is not None], where, place)
-    if place == _ELEMENT and form[0] == "fields":
+        return _ENCODERS[families.pop()](values, where)
+    array, form = _encode([v for v in values if v is not None], where)
+    if where == _ELEMENT and form[0] == "fields":
         raise ChangedFormError(unsupported(where, types))
     return with_nulls(array, np.array([v is not None for v in values])), form
-
-
-def _below(place: str) -> str:
-    """The place of the items of values at a place."""
-    return _ITEM if place == _ITEM else _FIELD
 
 
 def with_nulls(array: pa.Array, valid: Array) -> pa.Array:
@@ -118,75 +109,14 @@ def with_nulls(array: pa.Array, valid: Array) -> pa.Array:
     return array if valid.all() else array.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
-def _encode_scalars(values: list[Any], types: set[type], where: str) -> Encoded:
-    """Scalars as an Arrow array; if there is none, encoded by a codec, or with a column for each type."""
-    try:
-        return _scalars(values, types, where), VALUE
-    except ChangedFormError:
-        raise
-    except ColumnTypeError:
-        if len(set(map(_group, values)) - {None}) > 1:
-            return _encode_mixed(values, where)
-        if not all(map(codec_for, types)):
-            raise
-    return _encode_coded(values, where)
-
-
-def _group(value: Any) -> tuple[type, bool] | None:
-    """A key that is the same for values that fit into one column."""
-    if value is None:
-        return None
-    return type(value), type(value) is datetime.datetime and value.tzinfo is not None
-
-
-def _encode_mixed(values: list[Any], where: str) -> Encoded:
-    """Values of several types: a column for each type, and the number of the column of each value; -1 for None."""
-    groups = list(map(_group, values))
-    known = list(dict.fromkeys(group for group in groups if group is not None))
-    arrays, kinds = [], []
-    for group in known:
-        array, form = _encode([v for v, g in zip(values, groups, strict=True) if g == group], where)
-        arrays.append(with_nulls(array, np.array([g == group for g in groups])))
-        kinds.append(form)
-    numbers = {group: number for number, group in enumerate(known)}
-    chosen = pa.array([numbers.get(group, -1) if group else -1 for group in groups], pa.int16())
-    return pa.StructArray.from_arrays([chosen, *arrays], ["", *map(str, range(len(known)))]), ["mixed", kinds]
-
-
-def _encode_coded(values: list[Any], where: str, place: str = _FIELD) -> Encoded:
-    """Values of one type, or None, encoded by a codec."""
-    known = [v for v in values if v is not None]
-    name = codec_for(type(known[0])) or "dict"
-    codec = CODECS[name]
-    coded = [codec.encode(v) for v in known]
-    if name == "time" and any(v.tzinfo is not None and v.utcoffset() is None for v in known):
-        raise ColumnTypeError(unsupported(where, {datetime.time}, "a time of a zone without a date has no offset"))
-    array, form = _item_lists(coded, where, _ITEM) if isinstance(coded[0], list) else (pa.array(coded), VALUE)
-    return with_nulls(array, np.array([v is not None for v in values])), ["coded", name, form]
-
-
-def _item_lists(values: list[Any], where: str, place: str) -> Encoded:
+def _item_lists(values: list[Any], where: str) -> Encoded:
     """Lists, and the form of their items."""
-    items, form = _encode(list(chain.from_iterable(values)), f"{where}[*]", place)
+    items, form = _encode(list(chain.from_iterable(values)), f"{where}[*]")
     return list_array(list(map(len, values)), items), ["list", form]
 
 
-def _encode_vectors(values: list[Any], where: str, place: str) -> Encoded:
-    """Vectors and matrices of Spark; a column with sparse ones as ``VectorUDT`` has it."""
-    if not any(type(v).__name__ == "SparseVector" for v in values):
-        return _encode_arrays([np.asarray(v.toArray(), np.float64) for v in values], where, place)
-    if len({v.toArray().ndim for v in values if type(v).__name__ != "SparseVector"} - {1}):
-        raise ChangedFormError(unsupported(where, set(map(type, values)), "vectors and matrices"))
-    is_sparse = [type(v).__name__ == "SparseVector" for v in values]
-    columns: list[pa.Array] = [
-        pa.array([0 if sparse else 1 for sparse in is_sparse], pa.int8()),
-        pa.array([v.size if sparse else None for v, sparse in zip(values, is_sparse, strict=True)], pa.int32()),
-        pa.array(
-            [v.indices if sparse else None for v, sparse in zip(values, is_sparse, strict=True)], pa.list_(pa.int32())
-        ),
-        pa.array([v.values for v in values], pa.list_(pa.float64())),
-    ]
-    return pa.StructArray.from_arrays(columns, VECTOR_FIELDS), ["vector"]
+def _encode_vectors(values: list[Any], where: str) -> Encoded:
+    return _encode_arrays([np.asarray(v.toArray(), np.float64) for v in values], where)
 
 
 def _scalars(values: list[Any], types: set[type], where: str, arrow_type: pa.DataType | None = None) -> pa.Array:
@@ -204,7 +134,7 @@ def _scalars(values: list[Any], types: set[type], where: str, arrow_type: pa.Dat
     return array
 
 
-def _encode_numbers(values: list[Any], where: str, place: str) -> Encoded:
+def _encode_numbers(values: list[Any], where: str) -> Encoded:
     flat = np.array(values)
     return _numbers(flat, where), ["numpy", flat.dtype.str]
 
@@ -217,7 +147,7 @@ def _numbers(flat: Array, where: str) -> pa.Array:
     return pa.array(native.view(np.int64) if native.dtype.kind in "mM" else native)
 
 
-def _encode_arrays(values: list[Array], where: str, place: str) -> Encoded:
+def _encode_arrays(values: list[Array], where: str) -> Encoded:
     dtypes, shape = {v.dtype for v in values}, values[0].shape
     form = ["ndarray", values[0].dtype.str]
     if len(dtypes) > 1:
@@ -239,43 +169,30 @@ def _encode_arrays(values: list[Array], where: str, place: str) -> Encoded:
     return pa.FixedSizeListArray.from_arrays(items, math.prod(shape)) if shape else items, [*form, list(shape)]
 
 
-def _encode_tuples(values: list[Any], where: str, place: str) -> Encoded:
+def _encode_tuples(values: list[Any], where: str) -> Encoded:
     lengths = set(map(len, values))
     if len(lengths) == 1 and max(lengths) <= MAX_FIELDS:
-        return _encode_fields(values, "tuple", where, place)
-    if place == _ELEMENT and min(lengths) <= MAX_FIELDS:
+        return _encode_fields(values, "tuple", where)
+    if where == _ELEMENT and min(lengths) <= MAX_FIELDS:
         raise ChangedFormError(unsupported(where, {tuple}, f"lengths {sorted(lengths)}"))
-    return _encode_lists(values, where, place, "tuple")
+    return _encode_lists(values, where, "tuple")
 
 
-def _encode_lists(values: list[Any], where: str, place: str, how: str = "list") -> Encoded:
+def _encode_lists(values: list[Any], where: str, how: str = "list") -> Encoded:
     long_lists = _long_lists(values) if len(values[0]) > MAX_FIELDS and type(values[0][0]) in (int, float) else None
     if long_lists is not None:
         return long_lists, [how, VALUE]
     types = set(map(type, chain.from_iterable(values))) - {NONE_TYPE}
-    leaf, lengths = leaf_type(types), list(map(len, values))
+    leaf = leaf_type(types)
     if leaf is not None:
-        try:
-            return _scalars(values, types, f"{where}[*]", pa.list_(leaf)), [how, VALUE]
-        except ChangedFormError:
-            raise
-        except ColumnTypeError:  # integers of more than 64 bits, say
-            lists, form = _item_lists(values, where, _below(place))
+        return _scalars(values, types, f"{where}[*]", pa.list_(leaf)), [how, VALUE]
+    if where != _ELEMENT and len(set(map(family, types))) == 1:
+        with contextlib.suppress(ColumnTypeError):  # if each position has a form of its own
+            lists, form = _item_lists(values, where)
             return lists, [how, form[1]]
-    mixed: Encoded | None = None
-    if place != _ELEMENT and len(set(map(family, types))) == 1:
-        try:
-            lists, form = _item_lists(values, where, _below(place))
-            if form[1][0] != "mixed":
-                return lists, [how, form[1]]
-            mixed = lists, [how, form[1]]  # unless each position has a form of its own
-        except ColumnTypeError:
-            pass
-    if mixed is not None and len(set(lengths)) > 1:
-        return mixed
-    if len(set(lengths)) > 1 or any(leaf_type(set(map(type, v)) - {NONE_TYPE}) is not None for v in values):
+    if len(set(map(len, values))) > 1 or any(leaf_type(set(map(type, v)) - {NONE_TYPE}) is not None for v in values):
         raise ChangedFormError(unsupported(f"{where}[*]", types))
-    return _encode_fields(values, how, where, place)
+    return _encode_fields(values, how, where)
 
 
 def _long_lists(values: list[Any]) -> pa.Array | None:
@@ -289,49 +206,38 @@ def _long_lists(values: list[Any]) -> pa.Array | None:
     return list_array(list(map(len, rows)), pa.array(np.frombuffer(b"".join(rows), np.int64)))
 
 
-def _encode_dicts(values: list[dict[str, Any]], where: str, place: str) -> Encoded:
+def _encode_dicts(values: list[dict[str, Any]], where: str) -> Encoded:
     names = list(values[0])
     if not all(isinstance(name, str) for name in names):
-        return _encode_coded(values, where)
+        raise ColumnTypeError(unsupported(where, {dict}, "its keys are not text"))
     if any(v.keys() != values[0].keys() for v in values):
         raise ChangedFormError(unsupported(where, {dict}, "keys differ"))
-    return _encode_fields([[v[name] for name in names] for v in values], "dict", where, place, names)
+    return _encode_fields([[v[name] for name in names] for v in values], "dict", where, names)
 
 
-def _encode_namedtuples(values: list[Any], where: str, place: str) -> Encoded:
-    types = {(type(v).__name__, type(v)._fields) for v in values}
-    if len(types) > 1:
-        raise ChangedFormError(unsupported(where, set(map(type, values)), "fields or names differ"))
-    name, fields = types.pop()
-    struct, form = _encode_fields(values, "namedtuple", where, place, list(fields))
-    return struct, [*form, name]
-
-
-def _encode_rows(values: list[Any], where: str, place: str) -> Encoded:
-    names = {tuple(getattr(v, "__fields__", ())) for v in values}
+def _encode_rows(values: list[Any], where: str) -> Encoded:
+    names = {tuple(getattr(v, "__fields__", getattr(v, "_fields", ()))) for v in values}
     if len(names) > 1:
         raise ChangedFormError(unsupported(where, {type(values[0])}, "fields differ"))
     fields = list(names.pop())
-    return _encode_fields(values, "row", where, place, fields) if fields else _encode_tuples(values, where, place)
+    return _encode_fields(values, "row", where, fields) if fields else _encode_tuples(values, where)
 
 
-def _encode_fields(values: list[Any], how: str, where: str, place: str, names: list[str] | None = None) -> Encoded:
+def _encode_fields(values: list[Any], how: str, where: str, names: list[str] | None = None) -> Encoded:
     keys: Any = names or range(len(values[0]))
     columns = zip(keys, zip(*values, strict=True), strict=True)
-    encoded = [_encode(list(column), f"{where}[{key!r}]", _below(place)) for key, column in columns]
+    encoded = [_encode(list(column), f"{where}[{key!r}]") for key, column in columns]
     arrays = [array for array, _ in encoded] or [pa.nulls(len(values))]  # its length is the number of rows
     struct = pa.StructArray.from_arrays(arrays, [str(key) for key in keys] or [""])
     return struct, ["fields", how, list(keys), [kind for _, kind in encoded]]
 
 
-_ENCODERS: dict[str, Callable[[list[Any], str, str], Encoded]] = {
+_ENCODERS: dict[str, Callable[[list[Any], str], Encoded]] = {
     "numpy": _encode_numbers,
     "ndarray": _encode_arrays,
     "tuple": _encode_tuples,
     "list": _encode_lists,
     "dict": _encode_dicts,
     "row": _encode_rows,
-    "namedtuple": _encode_namedtuples,
     "vector": _encode_vectors,
-    "coded": _encode_coded,
 }
