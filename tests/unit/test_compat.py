@@ -7,7 +7,6 @@ import doctest
 import getpass
 import json
 import os
-import stat
 from types import SimpleNamespace
 
 import pytest
@@ -74,20 +73,12 @@ def test_tf_config_is_there_if_there_is_a_chief(monkeypatch):
     assert "elsewhere" in os.environ["TF_CONFIG"]
 
 
-@pytest.fixture
-def nvidia_smi(tmp_path, monkeypatch):
-    """A host with four GPUs, of which number 1 is busy."""
-    listed = "\\n".join(f"GPU {i}: A Card Of Some Name (UUID: GPU-{i})" for i in range(4))
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f'#!/bin/sh\ncase "$*" in --list-gpus) printf "{listed}\\n";; *) echo GPU-1;; esac\n')
-    program.chmod(program.stat().st_mode | stat.S_IEXEC)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(gpu_info, "RETRY_SECONDS", 0.0)
-    monkeypatch.delenv(gpu_info.VISIBLE, raising=False)
-
-
-@pytest.mark.usefixtures("nvidia_smi")
-def test_gpus_of_a_node(monkeypatch):
+def test_gpus_of_a_node(monkeypatch, tmp_path):
+    """On a host with four GPUs."""
+    for number in range(4):
+        (tmp_path / f"nvidia{number}").touch()
+    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(gpu_info, "_DEVICE", f"{tmp_path}/nvidia")
     ctx = TFSparkNode.TFNodeContext(1, "worker", 1, {"worker": ["a:1", "a:2"]})
 
     def visible(wanted, given=""):
@@ -95,12 +86,19 @@ def test_gpus_of_a_node(monkeypatch):
         gpu_info.assign_gpus(ctx, wanted)
         return os.environ[gpu_info.VISIBLE]
 
-    assert visible(None) == "2"
+    assert visible(None) == "1"
+    assert visible(2) == "2,3"
     assert visible(0) == ""
     assert visible(None, given="5,6") == "5,6"
     assert visible(1, given="5,6") == "5"
-    with pytest.raises(errors.ClusterConfigError, match="num_gpus=3"):
-        visible(3, given="5,6")
+    for given, gpus in (("5,6", "5"), ("", "0")):
+        with pytest.raises(errors.ClusterConfigError, match=rf"num_gpus=3, but of the GPUs \['{gpus}'"):
+            visible(3, given)
+    monkeypatch.setattr(gpu_info, "_DEVICE", "/nowhere/nvidia")
+    assert visible(None) == ""
+    with pytest.raises(errors.ClusterConfigError, match=r"num_gpus=1, but of the GPUs \[\] 0 are left"):
+        visible(1)
+    gpu_info.assign_gpus(ctx, 1, needs_them=False)
     assert gpu_info.num_gpus(argparse.Namespace(num_gpus=2)) == gpu_info.num_gpus({"num_gpus": "2"}) == 2
     assert gpu_info.num_gpus(["--num_gpus", "2"]) is gpu_info.num_gpus(None) is None
 

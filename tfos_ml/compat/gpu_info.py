@@ -1,80 +1,53 @@
-"""GPUs of this host that nobody uses, by ``nvidia-smi``, and which of them a node gets.
-
-For hosts whose GPUs Spark does not manage.
-"""
+"""Which GPUs of this host a node gets: those that Spark has assigned, or else its share of all."""
 
 from __future__ import annotations
 
-import logging
+import glob
 import os
-import random
-import re
-import subprocess
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from tfos_ml.errors import ClusterConfigError, ParamError
 
-logger = logging.getLogger(__name__)
-MAX_RETRIES = 3
 AS_STRING = "string"
 AS_LIST = "list"
-RETRY_SECONDS = 30.0
-ANSWER_SECONDS = 60.0
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-_KUBERNETES = "SPARK_EXECUTOR_POD_IP"
-_GPU = re.compile(r"^GPU (\d+):.*\(UUID: ([^)]+)\)", re.MULTILINE)
+_DEVICE = "/dev/nvidia"
 
 
 def is_gpu_available() -> bool:
-    """Whether this host has GPUs of NVIDIA's and ``nvidia-smi`` answers."""
-    try:
-        _nvidia_smi("--list-gpus")
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return True
+    """Whether this process may use a GPU of NVIDIA's."""
+    return bool(_gpus())
 
 
 def get_gpus(num_gpu: int = 1, worker_index: int = -1, format: str = AS_STRING) -> str | list[str]:
-    """The indices of free GPUs of this host, joined by commas or, with ``format=AS_LIST``, as a list.
+    """GPUs of this process, joined by commas or, with ``format=AS_LIST``, as a list.
 
-    `worker_index` is the number of the calling process on this host, so that each gets others; -1 for any free ones.
-    Raises ``ClusterConfigError`` if too few are free at each of ``MAX_RETRIES`` looks, with 30 and 60 seconds between.
+    They are the first of ``CUDA_VISIBLE_DEVICES``, which has those that Spark has assigned. If that is not set, they
+    are GPUs of the host: `worker_index` is the number of the calling process on it, so that each gets others.
+    Raises ``ClusterConfigError`` if there are too few.
     """
     if format not in (AS_STRING, AS_LIST):
         raise ParamError(f"format must be {AS_STRING!r} or {AS_LIST!r}. Received: {format!r}")
-    free: list[str] = []
-    for attempt in range(MAX_RETRIES):
-        time.sleep(attempt * RETRY_SECONDS)
-        busy = set(_nvidia_smi("--format=csv,noheader,nounits", "--query-compute-apps=gpu_uuid").split())
-        free = [index for index, uuid in _GPU.findall(_nvidia_smi("--list-gpus")) if uuid not in busy]
-        if len(free) >= num_gpu:
-            break
-        logger.warning("%d GPUs are free, %d are needed", len(free), num_gpu)
-    else:
+    gpus = _gpus()
+    first = 0 if _assigned() else max(worker_index, 0) * num_gpu
+    chosen = gpus[first : first + num_gpu]
+    if len(chosen) < num_gpu:
         raise ClusterConfigError(
-            f"{num_gpu} GPUs are needed, but only {len(free)} are free on this host: {free}. Ask for fewer, or have "
-            "Spark assign them (spark.task.resource.gpu.amount)."
+            f"num_gpus={num_gpu}, but of the GPUs {gpus} {len(chosen)} are left for process {max(worker_index, 0)} of "
+            "this host. Ask for fewer, or have Spark assign more (spark.task.resource.gpu.amount)."
         )
-    chosen = _share(free, num_gpu, worker_index)
     return ",".join(chosen) if format == AS_STRING else chosen
 
 
-def _share(free: list[str], count: int, worker_index: int) -> list[str]:
-    """What one process takes: the GPUs after those of the processes before it, from the start again where they end."""
-    if worker_index < 0:
-        return random.sample(free, count)
-    first = worker_index * count
-    if first + count > len(free):
-        first = min(first % len(free), len(free) - count)
-    return free[first : first + count]
+def _assigned() -> list[str]:
+    return [gpu for gpu in os.environ.get(VISIBLE, "").split(",") if gpu]
 
 
-def _nvidia_smi(*arguments: str) -> str:
-    return subprocess.run(
-        ["nvidia-smi", *arguments], capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
-    ).stdout
+def _gpus() -> list[str]:
+    """The GPUs that are assigned, or else all of this host."""
+    found = [path.removeprefix(_DEVICE) for path in glob.glob(f"{_DEVICE}[0-9]*")]
+    return _assigned() or sorted(found, key=int)
 
 
 # For tfos_ml itself
@@ -92,16 +65,9 @@ def assign_gpus(ctx: Any, wanted: int | None, needs_them: bool = True) -> None:
     If `wanted` is None, these are the GPUs that Spark has assigned, or else one if the host has any. Too few GPUs are
     an error, but no GPU at all is one only if the node `needs_them`.
     """
-    gpus = [gpu for gpu in os.environ.get(VISIBLE, "").split(",") if gpu]
-    if not gpus and wanted != 0 and _KUBERNETES not in os.environ and is_gpu_available():
+    gpus = _assigned() if wanted is None else []
+    if not gpus and wanted != 0 and (is_gpu_available() or (needs_them and wanted)):
         gpus = list(get_gpus(wanted or 1, local_index(ctx), format=AS_LIST))
-    if wanted is not None:
-        if len(gpus) < wanted and (gpus or needs_them):
-            raise ClusterConfigError(
-                f"num_gpus={wanted}, but this node has {len(gpus)}: {gpus}. Have Spark assign more "
-                "(spark.task.resource.gpu.amount), or ask for fewer."
-            )
-        gpus = gpus[:wanted]
     os.environ[VISIBLE] = ",".join(gpus)
 
 
