@@ -150,7 +150,7 @@ class Scorer:
             except errors.ModelError:
                 if not isinstance(model, Artifact):
                     raise
-                archive.repair(model)
+                archive.unpack_again(model)
                 self._connection = self._server.load(self._scoring)
         return self._connection
 

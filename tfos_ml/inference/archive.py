@@ -47,7 +47,6 @@ UNUSED_MODELS = 4
 LOCK_TIMEOUT = 300.0
 _LOCK, _USERS, _PARTIAL = ".lock", ".users", ".partial-"
 _LOCK_POLL = 0.02
-_CHUNK = 1 << 20
 
 _in_use: OrderedDict[Path, IO[bytes]] = OrderedDict()
 """Models that this process uses, with their locks."""
@@ -209,12 +208,11 @@ def unpacked(artifact: Artifact) -> Path:
     return model
 
 
-def repair(artifact: Artifact) -> None:
-    """Unpack a model again if the unpacked files differ from the artifact; raises as :func:`unpacked`."""
+def unpack_again(artifact: Artifact) -> None:
+    """Replace the files of a model, because TensorFlow cannot load it; raises as :func:`unpacked`."""
     model = unpacked(artifact)
     with _locked(model.parent):
-        if not _is_copy(model, artifact, compare_content=True):
-            _replace(model, artifact)
+        _replace(model, artifact)
 
 
 def _enter(artifact: Artifact, model: Path) -> IO[bytes]:
@@ -261,25 +259,13 @@ def _users_of(model: Path) -> Path:
     return model.with_name(f"{model.name}{_USERS}")
 
 
-def _is_copy(model: Path, artifact: Artifact, compare_content: bool = False) -> bool:
-    """Whether all files exist with the size, or the content, that they have in the artifact."""
+def _is_copy(model: Path, artifact: Artifact) -> bool:
+    """Whether all files exist with the size that they have in the artifact."""
     try:
         with tarfile.open(artifact.path(), "r:") as tar:
-            return all(_is_same(tar, member, model / member.name, compare_content) for member in tar)
+            return all((model / m.name).stat().st_size == m.size for m in tar if m.isfile())
     except (OSError, tarfile.TarError):
         return False
-
-
-def _is_same(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, compare_content: bool) -> bool:
-    if not member.isfile():
-        return path.exists()
-    if not path.is_file() or path.stat().st_size != member.size:
-        return False
-    sent = tar.extractfile(member)
-    if not compare_content or sent is None:
-        return True
-    with sent, open(path, "rb") as unpacked:
-        return all(sent.read(_CHUNK) == unpacked.read(_CHUNK) for _ in range(0, member.size, _CHUNK))
 
 
 def _replace(model: Path, artifact: Artifact) -> None:

@@ -192,7 +192,7 @@ def load(directory: str | Path, key: str, tag: str, outputs: tuple[str, ...] | N
     """Load the function of a signature, which takes tensors by input name and returns tensors by output name.
 
     A process loads each directory once, so its content must never change. Only `outputs` are computed, by default all.
-    Raises ``ModelError`` if TensorFlow cannot load the model; the error names damaged files.
+    Raises ``ModelError`` if TensorFlow cannot load the model.
     """
     with needed_by("Scoring in this process"):
         import_tensorflow()
@@ -236,12 +236,9 @@ def _load(directory: Path, tag: str) -> Any:
     except Exception as error:  # TensorFlow raises IndexError, OSError, OpError and others for damaged files
         _graph(directory, tag)  # raises if saved_model.pb is damaged
         text = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
-        damaged = _damaged_variables(directory / "variables")
-        if not damaged:
-            raise ModelError(f"TensorFlow cannot load the SavedModel: {type(error).__name__}: {text}") from error
         raise ModelError(
-            f"The SavedModel has a damaged file: {' or '.join(map(_with_size, damaged))}. Export or copy the model "
-            f"again. TensorFlow's error: {text}"
+            f"TensorFlow cannot load the SavedModel: {type(error).__name__}: {text}. If a file is damaged or missing, "
+            "export or copy the model again."
         ) from error
 
 
@@ -270,32 +267,6 @@ def _with_text_ops(load: Callable[[], Any]) -> Any:
     except Exception as error:  # for instance TensorFlow's NotFoundError, if it is of another release
         raise ModelError(f"{needed} The one here cannot be imported: {error}") from error
     return load()
-
-
-def _with_size(path: Path) -> str:
-    size = f"{path.stat().st_size} bytes" if path.is_file() else "missing"
-    return f"{path.parent.name}/{path.name} ({size})"
-
-
-def _damaged_variables(directory: Path) -> list[Path]:
-    """The files that may be damaged, if a variable cannot be read."""
-    import tensorflow as tf
-
-    index = directory / "variables.index"
-    if not directory.is_dir():
-        return []
-    try:
-        reader = tf.train.load_checkpoint(str(directory / "variables"))
-        names = reader.get_variable_to_shape_map()
-    except Exception:
-        return [index]
-    try:
-        for name in names:
-            reader.get_tensor(name)
-    except Exception:
-        shards = sorted(directory.glob("variables.data-*"))
-        return shards or [directory / "variables.data-00000-of-00001"]
-    return []
 
 
 def _for_any_batch(function: Scorer, signature: Any) -> Scorer:

@@ -280,7 +280,7 @@ def load_function(scoring: ScoringSpec) -> saved_model.Scorer:
     try:
         return saved_model.load(archive.unpacked(scoring.model), *signature)
     except ModelError:
-        archive.repair(scoring.model)
+        archive.unpack_again(scoring.model)
         return saved_model.load(archive.unpacked(scoring.model), *signature)
 
 
