@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from schedule import Schedule
 from simulated_spark import Barrier, Spark, Stage
 
 from tfos_ml import errors
-from tfos_ml.agent.spark_task import BarrierTask, PlainTask, TaskInfo
+from tfos_ml.agent.spark_task import ApartTask, ConnectedTask, PlainTask, SparkTask, TaskInfo, all_reach_driver
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
@@ -94,12 +95,15 @@ class Fit(Played):
         return frame
 
     def _node(self, stage: Stage, task: NodeTask, rank: int, attempt: int, number: int, host: str) -> Iterator[Any]:
-        if task.barrier:
-            spark_task: Any = BarrierTask(Barrier(stage, task.template.size, rank, host), task.control)
+        control, size = task.control, task.template.size
+        assert control is not None
+        spark_task: SparkTask
+        if task.barrier and not all_reach_driver(control, rank, size):
+            spark_task, task = ApartTask(Barrier(stage, size, rank, host)), replace(task, control=None)
         else:
-            assert task.control is not None
+            make = ConnectedTask if task.barrier else PlainTask
             info = TaskInfo(rank, host, 1, {}, number, attempt)
-            spark_task = PlainTask(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
+            spark_task = make(info, control, size, patience=task.lease or LEASE_SECONDS)
         for batch in supervise(Supervisor(task, spark_task), self._rows(virtual_time.process())):  # type: ignore[arg-type]
             yield from (SimpleNamespace(**row) for row in batch.to_pylist())
 

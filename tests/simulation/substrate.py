@@ -20,7 +20,6 @@ from tfos_ml.agent import (
     node_run,
     process_monitor,
     progress_link,
-    rendezvous,
     result_upload,
     row_receiver,
     row_server,
@@ -48,10 +47,10 @@ from tfos_ml.tfcluster import feeding, shutdown, start, tfcluster
 
 TIMED = (
     all_gather, attempt, cluster_size, control_client, decommissioning, feed_task, feeding, fit_job, node_run,
-    partition_grants, process_monitor, progress_link, rendezvous, restarts, result_upload, row_receiver, run, shutdown,
+    partition_grants, process_monitor, progress_link, restarts, result_upload, row_receiver, run, shutdown,
     slots, spark_task, timeline,
 )  # fmt: skip
-THREADED = (nodes, process_monitor, progress_link, rendezvous, row_receiver)
+THREADED = (node_run, nodes, process_monitor, progress_link, row_receiver)
 CONNECTED = (control_client, feed_task, result_upload)
 
 
@@ -83,7 +82,6 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield from ((module, "threading", virtual_time.threading) for module in THREADED)
     yield from ((module, "connect", _connect) for module in CONNECTED)
     yield process_monitor, "queue", virtual_time.queues
-    yield rendezvous, "concurrent", virtual_time.concurrent
     yield nodes, "Liveness", partial(Liveness, virtual_time.time.monotonic)
     # the network
     yield control_client, "socket", SimpleNamespace(create_connection=_create_connection)
@@ -96,12 +94,12 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield node_run, "Feeder", simulated_node.Rows
     yield node_run, "local_versions", lambda: {"python": "3"}
     yield node_run, "node_secret", lambda token: b""
-    yield spark_task, "_host_of", lambda address, *of_driver: address.partition(":")[0]
+    yield spark_task, "socket", SimpleNamespace(create_connection=_create_connection)
+    yield spark_task, "address_towards", lambda location: virtual_time.process().host
     yield node_run, "ProgressLink", _Link
     yield supervisor, "log_failure", lambda failure: None
     # Spark
     yield run, "SparkJob", simulated_spark.Job
-    yield run, "is_own", lambda host: True
     yield run, "one_at_a_time", virtual_time.Condition()
     yield attempt, "one_at_a_time", virtual_time.Condition()
     yield attempt, "driver_endpoint", lambda spark: "driver"

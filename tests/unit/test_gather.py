@@ -1,4 +1,4 @@
-"""Who carries the exchanges of a barrier stage: the driver, if all tasks reach it, else Spark; the same for all."""
+"""A barrier stage is connected if all its tasks reach the driver, else apart; the same for all tasks."""
 
 import socket
 import threading
@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfos_ml.agent import spark_task
-from tfos_ml.agent.rendezvous import Rendezvous
-from tfos_ml.agent.spark_task import BarrierTask
+from tfos_ml.agent.spark_task import ApartTask, ConnectedTask, TaskInfo, all_reach_driver
+from tfos_ml.driver import all_gather
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.errors import ClusterClosedError
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.cluster_template import make_template
 
@@ -58,59 +58,46 @@ def nowhere():
         return {"location": f"grpc+tls://127.0.0.1:{free.getsockname()[1]}", "token": ""}
 
 
-def exchange(stage, controls, rounds, delays=(0, 0, 0)):
-    """What each node has had in each exchange."""
-    gate = [threading.Event() for _ in delays]
+def meet(stage, controls):
+    """Whether each task is connected, and what it has had in three exchanges."""
 
     def run(rank):
-        gate[rank].wait(delays[rank])
-        node = BarrierTask(stage.task(rank), controls[rank])
-        return [node.allGather(f"{number} of {rank}") for number in range(rounds)]
+        if all_reach_driver(controls[rank], rank, NODES):
+            node = ConnectedTask(TaskInfo(rank, "127.0.0.1", 1, {}), controls[rank], NODES)
+        else:
+            node = ApartTask(stage.task(rank))
+        messages = [node.allGather(f"{number} of {rank}") for number in range(3)]
+        node.close()
+        assert messages == [[f"{number} of {rank}" for rank in range(NODES)] for number in range(3)]
+        return isinstance(node, ConnectedTask)
 
     with ThreadPoolExecutor(NODES) as threads:
         return list(threads.map(run, range(NODES)))
 
 
-def expected(rounds):
-    return [[[f"{number} of {rank}" for rank in range(NODES)] for number in range(rounds)]] * NODES
-
-
-def test_the_driver_where_all_reach_it(server):
+def test_all_are_connected_where_all_reach_the_driver(server):
     stage = Stage()
-    assert exchange(stage, [server.address] * NODES, 4) == expected(4)
+    assert meet(stage, [server.address] * NODES) == [True] * NODES
     assert stage.exchanges == 0
 
 
-def test_spark_where_one_does_not(server, monkeypatch):
-    monkeypatch.setattr(spark_task, "DRIVER_SECONDS", 0.5)
+def test_all_are_apart_where_one_does_not(server, monkeypatch):
+    monkeypatch.setattr(all_gather, "ARRIVE_SECONDS", 0.5)
     stage = Stage()
-    assert exchange(stage, [server.address, nowhere(), server.address], 3) == expected(3)
+    assert meet(stage, [server.address, nowhere(), server.address]) == [False] * NODES
     assert stage.exchanges == 3
 
 
-def test_the_driver_where_all_have_arrived_though_one_takes_long_to_start(server):
-    stage = Stage()
-    nodes = [BarrierTask(stage.task(rank), server.address) for rank in range(NODES)]
-    for node in nodes:
-        node.arrive()
-    server.all_gather._begun -= spark_task.DRIVER_SECONDS + 1  # so long its TensorFlow process takes
-    with ThreadPoolExecutor(NODES) as threads:
-        assert list(threads.map(lambda node: node.allGather("here"), nodes)) == [["here"] * NODES] * NODES
-    assert stage.exchanges == 0
+def test_a_decision_stands(server, monkeypatch):
+    monkeypatch.setattr(all_gather, "ARRIVE_SECONDS", 0.0)
+    assert not all_reach_driver(server.address, 0, NODES)
+    assert not any(all_reach_driver(server.address, rank, NODES) for rank in range(NODES))
 
 
-def test_spark_where_there_is_no_server():
-    stage = Stage()
-    assert exchange(stage, [None] * NODES, 2) == expected(2)
-    assert stage.exchanges == 2
-
-
-def test_no_task_is_left_waiting_when_they_leave(server):
-    stage = Stage()
-    nodes = [BarrierTask(stage.task(rank), server.address) for rank in range(NODES)]
-    exchanges = [Rendezvous(node) for node in nodes]
-    futures = [exchanges[rank].exchange("") for rank in (0, 2)]
-    with ThreadPoolExecutor(NODES) as threads:
-        left = [threads.submit(nodes[rank].leave, exchanges[rank]) for rank in range(NODES)]
-        assert [one.result(DEADLINE) for one in left] == [True] * NODES
-    assert all(future.done() for future in futures)
+def test_a_node_that_leaves_does_not_wait_for_the_others(server):
+    node = ConnectedTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, NODES)
+    with ThreadPoolExecutor(1) as threads:
+        exchange = threads.submit(node.allGather, "")
+        node.close()
+        with pytest.raises(ClusterClosedError):
+            exchange.result(DEADLINE)

@@ -249,7 +249,7 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     placement = PlainTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
     placement.report_failure("the first failure")
     assert server.nodes.failure() == "the first failure"
-    assert client.call_reliably(GetOutcome(0, waits=True), DEADLINE).failure == "the first failure"
+    assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
     ClusterAddress(**server.address).request_stop()
     assert server.feeds.stop_requested
     client.call(ReportProgress(0, "x", 1, NodeProgress(), 0, []))

@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from tfos_ml import errors
-from tfos_ml.agent.silent_node import SilentNode
 from tfos_ml.agent.task_input import checked_complete
 from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import plain
@@ -190,7 +189,7 @@ def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch])
         writer, reader = call.client.do_exchange(
             command(ExchangeRows(spec.stream, float(spec.feed_timeout))), call.options
         )
-        with writer, SilentNode(call.has_failed, reader.cancel) as node:
+        with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
             source = call.watched(batches)
             batch = next(source, None)
@@ -207,7 +206,6 @@ def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch])
                         writer.done_writing()  # the node waits for it
                     raise flight.FlightServerError(chunk.app_metadata.to_pybytes().decode())
                 answered, block = blocks.unpack(chunk.data)
-                node.hear()
                 while answered:
                     part = min(answered, waiting[0])
                     answered -= part
@@ -284,15 +282,11 @@ class _Call:
         role, _, index = self._node.label.partition(":")
         raise NodeFailure(Failure(errors.NodeLostError, message, role, int(index), self._node.host)) from None
 
-    def has_failed(self) -> bool:
-        """Whether the driver knows a failure of the cluster."""
-        return self._cluster_outcome(waits=False).failure is not None
-
-    def _cluster_outcome(self, waits: bool = True) -> ClusterOutcome:
-        """How the cluster has ended; as soon as the driver knows it, if this `waits`."""
+    def _cluster_outcome(self) -> ClusterOutcome:
+        """How the cluster has ended, as soon as the driver knows it."""
         with closing(ControlClient(**self._control)) as client:
             try:
-                return client.call_reliably(GetOutcome(self._node.rank, waits), WHY_SECONDS)
+                return client.call_reliably(GetOutcome(self._node.rank), WHY_SECONDS)
             except pa.ArrowException:
                 return ClusterOutcome(None, [])
 

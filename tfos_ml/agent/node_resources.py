@@ -12,7 +12,7 @@ from tfos_ml.agent.executor_process import executor
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
-from tfos_ml.agent.rendezvous import ReservedPort
+from tfos_ml.agent.reserved_port import ReservedPort
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.tensorboard import TensorBoard
 from tfos_ml.data import spool

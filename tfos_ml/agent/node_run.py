@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -28,13 +29,13 @@ from tfos_ml.agent.node_events import (
     Tick,
 )
 from tfos_ml.agent.node_identity import NodeIdentity
+from tfos_ml.agent.node_info import NodeInfo, local_versions, read_infos
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import NodeResources
 from tfos_ml.agent.node_result import NodeResult
 from tfos_ml.agent.node_state import COLLATERAL_SECONDS, NodeState, Phase, ProcessState
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
-from tfos_ml.agent.rendezvous import NodeInfo, Rendezvous, local_versions, read_infos
 from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.telemetry import NodeTelemetry
@@ -46,7 +47,6 @@ from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, WorksOn
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.mailbox import PERIOD_SECONDS, MailboxWriter, mailbox_of
 from tfos_ml.protocol.transport import node_secret
 
 GATHER_GRACE_SECONDS = 10.0  # the driver gives up this much earlier, because it knows which nodes are missing
@@ -80,7 +80,6 @@ class NodeRun:
         self,
         member: NodeIdentity,
         spark_task: SparkTask,
-        rendezvous: Rendezvous,
         resources: NodeResources,
         output: NodeOutput,
         timeline: Timeline,
@@ -88,7 +87,6 @@ class NodeRun:
     ):
         self._member, self._task = member, member.task
         self._spark_task = spark_task
-        self._rendezvous = rendezvous
         self._resources = resources
         self._output = output
         self._timeline = timeline
@@ -127,15 +125,6 @@ class NodeRun:
             self._link.start()
             self._output.connect(self._link)
         self._telemetry.start(self._link)
-        self._leave_reports()
-
-    def _leave_reports(self) -> None:
-        """If a client of Spark Connect cannot be reached, leave reports for it in ``modelDir``."""
-        settings, is_shown = self._task.settings, self._member.is_chief or self._member.is_evaluator
-        if self._task.is_driver_far and self._link is None and settings.model_dir and is_shown:
-            writer = MailboxWriter(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id))
-            self._link = ProgressLink(writer, self._member.rank, self._progress, PERIOD_SECONDS)
-            self._link.start()
 
     def _progress(self) -> NodeProgress:
         """What the driver should know about the node now; called in a thread."""
@@ -177,12 +166,25 @@ class NodeRun:
 
     def _exchanged(self, message: str) -> list[str]:
         """The messages of all nodes, by rank."""
-        exchange = self._rendezvous.exchange(message)
-        exchange.add_done_callback(lambda _: self._monitor.wake())
+        exchange = self._begin_exchange(message)
         self._pump(0)
         while not exchange.done():
             self._pump(POLL_SECONDS)
         return exchange.result()
+
+    def _begin_exchange(self, message: str) -> Future[list[str]]:
+        """Send a message to all nodes, in a thread: the call blocks until *every* node has sent one."""
+        future: Future[list[str]] = Future()
+        future.add_done_callback(lambda _: self._monitor.wake())
+
+        def gather() -> None:
+            try:
+                future.set_result(self._spark_task.allGather(message))
+            except BaseException as error:  # raised where the result is wanted
+                future.set_exception(error)
+
+        threading.Thread(target=gather, name="exchange", daemon=True).start()
+        return future
 
     def _share_memory(self, hosts: list[str]) -> None:
         """Divide this host's memory among the nodes there that hold rows, before the first row comes."""
@@ -269,8 +271,7 @@ class NodeRun:
                 case SendToProcess():
                     self._send(effect.message)
                 case Exchange():
-                    self._exchange = self._rendezvous.exchange(encode_text(effect.mine))
-                    self._exchange.add_done_callback(lambda _: self._monitor.wake())
+                    self._exchange = self._begin_exchange(encode_text(effect.mine))
                 case Fail():
                     raise NodeFailed(effect.failure)
 

@@ -10,36 +10,17 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate, islice, takewhile
-from typing import Any, Protocol
+from typing import Any
 
 from tfos_ml.agent.node_events import DriverSeen
 from tfos_ml.protocol import control_client
+from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, ReportGone, ReportProgress
 
 logger = logging.getLogger(__name__)
 PING_SECONDS = 0.5
 KEPT_REPORTS = 10_000  # reports that the driver has not read, or a node has not sent
 REPORT_BYTES = 1 << 20  # bytes of one call, far below the limit of a server
-
-
-class DriverCalls(Protocol):
-    """The part of a ``ControlClient`` that is used here."""
-
-    def call(self, request: ReportProgress, /) -> ProgressAnswer:
-        """Make one call; raises an error if it does not reach the driver."""
-        ...
-
-    def call_reliably(self, request: ReportGone, patience: float, /) -> object:
-        """Make a call; retry for `patience` seconds."""
-        ...
-
-    def refusals(self) -> Any:
-        """Whether the driver's host refuses connections."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
 
 
 class ProgressLink:
@@ -51,7 +32,7 @@ class ProgressLink:
 
     def __init__(
         self,
-        client: DriverCalls,
+        client: ControlClient,
         rank: int,
         progress: Callable[[], NodeProgress],
         period: float = PING_SECONDS,

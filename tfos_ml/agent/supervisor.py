@@ -26,15 +26,15 @@ from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import ResourceClaim
 from tfos_ml.agent.node_run import NodeFailed, NodeRun, StandaloneMode
 from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
-from tfos_ml.agent.rendezvous import Rendezvous
 from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.agent.spark_task import (
-    BarrierTask,
+    ApartTask,
     BrokenExchangeError,
+    ConnectedTask,
     PlainTask,
     SparkTask,
+    all_reach_driver,
     check_driver,
-    reaches_driver,
     task_info_of,
 )
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
@@ -66,20 +66,23 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     """The function of the job: rows in, result rows out."""
     from pyspark import BarrierTaskContext, TaskContext
 
-    if task.barrier:
-        context = BarrierTaskContext.get()
-        if task.is_driver_far and task.control is not None:
-            is_reached = reaches_driver(task.control, context.partitionId(), task.template.size)
-            task = task if is_reached else replace(task, control=None)
-        rows = _input_batches(task, batches, context.partitionId())
-        yield from supervise(Supervisor(task, BarrierTask(context, task.control, task.is_driver_behind_nat)), rows)
-        return
-    assert task.control is not None
-    check_driver(task.control)
-    plain: Any = TaskContext.get()
-    info = task_info_of(plain, task.first_rank + plain.partitionId(), task.control)
-    spark_task = PlainTask(info, task.control, task.template.size, patience=task.lease or LEASE_SECONDS)
-    yield from supervise(Supervisor(task, spark_task), _input_batches(task, batches, info.rank))
+    context: Any = BarrierTaskContext.get() if task.barrier else TaskContext.get()
+    rank = task.first_rank + context.partitionId()
+    spark_task = _spark_task(task, context, rank)
+    if isinstance(spark_task, ApartTask):
+        task = replace(task, control=None)
+    yield from supervise(Supervisor(task, spark_task), _input_batches(task, batches, rank))
+
+
+def _spark_task(task: NodeTask, context: Any, rank: int) -> SparkTask:
+    """Whether the run is connected or apart is decided here, before anything starts."""
+    control, size = task.control, task.template.size
+    assert control is not None
+    if task.barrier and not all_reach_driver(control, rank, size):
+        return ApartTask(context)
+    check_driver(control)
+    make = ConnectedTask if task.barrier else PlainTask
+    return make(task_info_of(context, rank, control), control, size, patience=task.lease or LEASE_SECONDS)
 
 
 def _input_batches(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int) -> Iterable[pa.RecordBatch]:
@@ -102,7 +105,7 @@ def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch]) -> Iterator[p
         yield from node.lead(batches)
         succeeded = True
     except NodeFailure as error:
-        if not (node.report_failure(error) and node.leave()):
+        if not node.report_failure(error):
             raise
     finally:
         node.stop(succeeded)
@@ -120,7 +123,6 @@ class Supervisor:
             self._member.node.label, 0 if task.shares_console else task.verbose, task.template.size
         )
         self._claim = ResourceClaim(self._member, spark_task, self._output.printed)
-        self._rendezvous = Rendezvous(spark_task)
         self._timeline = Timeline()
         self._run: NodeRun | None = None
 
@@ -128,14 +130,12 @@ class Supervisor:
         """Go through the phases up to RUN; any error becomes a ``NodeFailure`` that names the node."""
         try:
             self._check_first()
-            self._spark_task.arrive()
             seconds = self._task.lease or SUPERVISOR_TIMEOUT
             resources = self._claim.take(str(self.failure(errors.NodeLostError, FROZEN.format(seconds=seconds))))
             self._timeline.end("process")
             run = NodeRun(
                 self._member,
                 self._spark_task,
-                self._rendezvous,
                 resources,
                 self._output,
                 self._timeline,
@@ -196,12 +196,9 @@ class Supervisor:
             logger.warning("The driver cannot be reached, so it does not learn of: %s", error)
             return False
 
-    def leave(self) -> bool:
-        """End the exchanges with the other nodes; returns whether the task may now end."""
-        return (self._run is not None and self._run.is_over) or self._spark_task.leave(self._rendezvous)
-
     def stop(self, succeeded: bool) -> None:
         """Release all resources, and report that to the driver."""
+        self._spark_task.close()
         link = self._run.close() if self._run is not None else None
         self._claim.port.release()
         if link is not None:

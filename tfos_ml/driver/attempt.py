@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,6 @@ from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.decommissioning import Decommissioning
-from tfos_ml.driver.mailbox_poller import MailboxPoller
-from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.preflight import grow_seconds
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
@@ -29,7 +26,6 @@ from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
-from tfos_ml.protocol.mailbox import mailbox_of
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.position import Position
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
@@ -41,10 +37,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 OUT_OF_REACH = (
-    "No node has reached this client at %s, so metrics and progress came at the end only. If a firewall, NAT or "
-    "container is between them, set spark.tfos_ml.port to a port that it lets through, and spark.tfos_ml.clientHost to "
-    "an address at which executors reach this host. Or set modelDir to a directory that both can read: metrics then "
-    "come through it."
+    "Not all nodes have reached this host at %s, so metrics and progress came at the end only. If a firewall, NAT or "
+    "container is between them, set spark.tfos_ml.port to a port that it lets through, and %s to an address at which "
+    "executors reach this host."
 )
 LEAVES = (
     "Spark decommissions executor %s, which runs a node of this fit. The training%s goes on, until that executor has "
@@ -134,7 +129,7 @@ class Attempt:
             endpoint = client_endpoint(self._spark) if self._task.is_driver_far else driver_endpoint(self._spark)
             self._control = ControlServer(endpoint, self._task.template)
             run = Run(self._spark, self._task, self._control, self._progress.write, self._show)
-            with self._slots, run, self._mailbox(self._control.nodes):
+            with self._slots, run:
                 began = time.monotonic()
                 job = self._watch(run, df, driver_program)
                 rows = [*run.result(job), *self._driver_results(run)]
@@ -146,21 +141,6 @@ class Attempt:
             if not succeeded:
                 self._note_saved()
                 self._discard()
-
-    @contextlib.contextmanager
-    def _mailbox(self, nodes: Nodes) -> Iterator[None]:
-        """Read reports from ``modelDir``, where nodes leave them if they cannot reach this client of Spark Connect."""
-        settings = self._task.settings
-        if not (self._task.is_driver_far and settings.model_dir):
-            yield
-            return
-        mailbox = MailboxPoller(mailbox_of(settings.absolute_path(settings.model_dir), self._task.run_id), nodes)
-        mailbox.start()
-        try:
-            yield
-        finally:
-            mailbox.close()
-            self._show()
 
     def _publish(self, result: RunResult) -> None:
         """Publish the model: every node has ended well, and Spark has read all rows."""
@@ -196,8 +176,9 @@ class Attempt:
             self._grow()
             self._preempt(job)
         self._show()
-        if self._task.is_driver_far and job.error is None and not self._nodes():
-            logger.warning(OUT_OF_REACH, run.task.control["location"] if run.task.control else "")
+        if job.error is None and not self._nodes() and self._control is not None:
+            host = "spark.tfos_ml.clientHost" if self._task.is_driver_far else "spark.driver.host"
+            logger.warning(OUT_OF_REACH, self._control.location, host)
         return job
 
     @property

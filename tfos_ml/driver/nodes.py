@@ -72,12 +72,6 @@ class Nodes:
         }
         return Service(actions, {messages.SendResults: self._take_results})
 
-    def note(self, call: messages.ReportProgress) -> None:
-        """Take a node's reports and state. They prove nothing about whether it is alive."""
-        with self.changed:
-            self._note(call)
-            self.changed.notify_all()
-
     def _note(self, call: messages.ReportProgress) -> bool:
         new, is_latest = self._deduplicator.take(call)
         self._lines.extend(str(report["line"]) for report in new if "line" in report)
@@ -113,8 +107,7 @@ class Nodes:
         return messages.Done()
 
     def _outcome(self, call: messages.GetOutcome) -> messages.ClusterOutcome:
-        if call.waits:
-            self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
+        self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)
         return messages.ClusterOutcome(self._failure, sorted(self._results))
 
     def _take_results(self, call: messages.SendResults, reader: Any, writer: Any) -> None:

@@ -16,14 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.agent.rendezvous import NodeInfo
+from tfos_ml.agent.node_info import NodeInfo
 from tfos_ml.agent.spark_task import TaskInfo
 from tfos_ml.agent.standalone_supervisor import StandaloneNode, SupervisorProcess, start_supervisor
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.job_errors import feed_error, node_error
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.spark_job import SparkJob
-from tfos_ml.protocol.addresses import is_own
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.failure import find_failure
@@ -58,7 +57,7 @@ class Run:
     ):
         self.spark = spark
         self.control = control
-        self.task = replace(task, control=control.address, is_driver_behind_nat=not is_own(control.host))
+        self.task = replace(task, control=control.address)
         self._write = write
         self._show = show
         self._tag = f"tfos_ml-{task.run_id}"

@@ -130,10 +130,9 @@ class ClusterOutcome(Struct, frozen=True):
 
 
 class GetOutcome(Request[ClusterOutcome], frozen=True):
-    """Asks why a node cannot be reached; answered as soon as the driver knows, or after some seconds, if it waits."""
+    """Asks why a node cannot be reached; answered as soon as the driver knows, or after some seconds."""
 
     rank: int
-    waits: bool
 
 
 class SendResults(Struct, frozen=True):
@@ -158,25 +157,32 @@ class Enter(Request[Entered], frozen=True):
     task: int
 
 
+class Arrival(Struct, frozen=True):
+    """Whether the run is connected; None until that is decided."""
+
+    connected: bool | None
+
+
+class Arrive(Request[Arrival], frozen=True):
+    """A task of a barrier stage of so many tasks reaches the driver."""
+
+    rank: int
+    size: int
+
+
 class Gathered(Struct, frozen=True):
     """The messages of all nodes, by rank; None until all have sent theirs."""
 
     messages: list[str] | None
-    by_spark: bool = False  # whether Spark carries the exchanges instead, as not all have come in time
 
 
 class GatherRound(Request[Gathered], frozen=True):
-    """A node's message in an exchange of all nodes; without a message, it only asks for those of the others.
-
-    With `arrives` it says, once for the first exchange, that it will send its message to the driver.
-    """
+    """A node's message in an exchange of all nodes; without a message, it only asks for those of the others."""
 
     rank: int
     round: int
     size: int
     message: str | None = None
-    patience: float | None = None  # seconds for all to arrive; None if Spark cannot carry the exchange instead
-    arrives: bool = False
 
 
 # Which rows count

@@ -1,7 +1,7 @@
 """How a failure travels from a node to the driver.
 
 A node reports it to the driver's control server, and its Spark task then ends without an error
-(``agent/rendezvous.py``). If the node cannot reach the driver, it raises :class:`NodeFailure` in the task, which ends
+(``agent/supervisor.py``). If the node cannot reach the driver, it raises :class:`NodeFailure` in the task, which ends
 the barrier stage. Spark transmits only the text of the exception, so the text also contains the failure in encoded
 form, which the driver turns back into a typed error.
 """

@@ -28,7 +28,6 @@ class NodeTask:
     control: dict[str, str] | None = field(repr=False)  # the control server's address and token, if there is one
     snapshot: SnapshotRows | None = None  # that the nodes read; None: Spark feeds the rows
     is_driver_far: bool = False  # whether nodes may well not reach the control server, as that of a Connect client
-    is_driver_behind_nat: bool = False  # whether nodes reach it at an address that its host does not have
     barrier: bool = True  # whether the nodes are tasks of a barrier stage; else they meet at the control server
     lease: float | None = None  # seconds without an answer of the driver after which a node ends
     shutdown_timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
