@@ -21,7 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
-from tfos_ml.agent.node_state import COLLATERAL_SECONDS
+from tfos_ml.driver.liveness import COLLATERAL_SECONDS
 from tfos_ml.driver.run import END_SECONDS
 
 

@@ -18,6 +18,7 @@ from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.supervisor import Supervisor
 from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.attempt import Attempt
+from tfos_ml.driver.liveness import Liveness
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.report_dedup import ReportDeduplicator
 from tfos_ml.driver.restarts import Decision, RestartPolicy
@@ -83,7 +84,7 @@ class _AnyResult:
 
 @planted(Fit, "is blamed")
 def collateral_failures_count_at_once(patch):
-    patch.setattr(NodeState, "_is_first", lambda self, now: True)
+    patch.setattr(Liveness, "is_cause", lambda self, rank, broken, ranks: True)
 
 
 @planted(Fit, "has not ended")

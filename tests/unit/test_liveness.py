@@ -3,6 +3,7 @@
 import pytest
 
 from tfos_ml.driver.liveness import PAUSE_SECONDS, Liveness
+from tfos_ml.protocol.control_messages import Broken
 
 
 class Clock:
@@ -55,7 +56,13 @@ def test_a_process_that_stands_still_since_a_collective_broke_is_told_from_one_t
     clock.now += 20
     liveness.heard(1, 0.5)
     liveness.heard(2, 20.0)  # its supervisor lives, its process has been still for 20 s
-    assert not liveness.all_live(0, {0, 1, 2}, 6.0)
-    assert liveness.all_live(0, {0, 1}, 6.0)
+    broken = Broken(6.0, 40.0)
+    assert not liveness.is_cause(0, broken, {0, 1, 2})
+    assert liveness.is_cause(0, broken, {0, 1})
+    assert liveness.is_cause(0, Broken(41.0, 40.0), {0, 1, 2})  # its supervisor would have said so
+    liveness.heard(2, 0.0, is_failing=True)  # it has failed, and has not ended
+    assert not liveness.is_cause(0, broken, {0, 1, 2})
     liveness.heard(2, 0.0)
-    assert liveness.all_live(0, {0, 1, 2}, 6.0)
+    assert liveness.is_cause(0, broken, {0, 1, 2})
+    assert not liveness.is_cause(0, Broken(4.0, 40.0), {0, 1, 2})  # the failure of another may be on its way
+    assert not liveness.is_cause(0, None, {0, 1, 2})

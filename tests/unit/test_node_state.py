@@ -10,7 +10,6 @@ from tfos_ml import errors
 from tfos_ml.agent import node_events as e
 from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_state import (
-    COLLATERAL_SECONDS,
     CULPRIT_SECONDS,
     FAILED_SECONDS,
     UNFINISHED,
@@ -21,7 +20,7 @@ from tfos_ml.agent.node_state import (
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import encode_text
-from tfos_ml.protocol.control_messages import Ending, ProgressAnswer
+from tfos_ml.protocol.control_messages import Broken, Ending, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.shutdown_timeouts import Limit, ShutdownTimeouts
 
@@ -32,10 +31,10 @@ CONTROL = {"location": "grpc://127.0.0.1:1", "token": "t"}
 TIMEOUTS = ShutdownTimeouts(worker=3.0, server=1.0, evaluator=2.0)
 
 
-def make_state(template=None, rank=0, is_standalone=False):
+def make_state(template=None, rank=0, is_standalone=False, control=CONTROL):
     template = template or make_template(1)
     task = make_task(
-        template=template, shutdown_timeouts=TIMEOUTS, heartbeat_timeout=HEARTBEAT, control=CONTROL, lease=LEASE
+        template=template, shutdown_timeouts=TIMEOUTS, heartbeat_timeout=HEARTBEAT, control=control, lease=LEASE
     )
     return NodeState(identity_of(task, rank, "127.0.0.1"), JOIN, is_standalone)
 
@@ -43,8 +42,8 @@ def make_state(template=None, rank=0, is_standalone=False):
 class Nodes:
     """All nodes of a cluster, which have met; each has one row more than its rank. The clock stands unless told."""
 
-    def __init__(self, template, is_standalone=False):
-        self.states = [make_state(template, rank, is_standalone) for rank in range(template.size)]
+    def __init__(self, template, is_standalone=False, control=CONTROL):
+        self.states = [make_state(template, rank, is_standalone, control) for rank in range(template.size)]
         self.sent = [[] for _ in self.states]
         self.failures = [None] * len(self.states)
         self._mine = [None] * len(self.states)
@@ -216,19 +215,20 @@ class TestProcess:
         assert (state.process, failure_of(state.handle(e.Tick(0, None), 0.0))) == (ProcessState.ENDED_WELL, None)
 
     @pytest.mark.parametrize(("sent", "returncode"), [((COLLATERAL,), 1), ((), -6)], ids=["said so", "SIGABRT"])
-    def test_what_may_be_collateral_is_due_once_all_others_have_shown_that_they_live(self, sent, returncode):
+    def test_what_may_be_collateral_is_due_once_the_driver_says_so(self, sent, returncode):
         nodes = Nodes(make_template(2))
         for message in sent:
             nodes.handle(0, message)
         nodes.handle(0, e.ProcessExited(returncode))
-        nodes.tick(COLLATERAL_SECONDS + 0.1)
+        nodes.tick(6.0)
         assert nodes.failures[0] is None
-        nodes.handle(0, e.DriverSeen(ProgressAnswer(False, peers_live=True), 0.0, False))
+        assert nodes.states[0].broken(nodes.now) == Broken(6.0, HEARTBEAT + CULPRIT_SECONDS)
+        nodes.handle(0, e.DriverSeen(ProgressAnswer(False, counts=True), 0.0, False))
         nodes.tick()
         assert nodes.failures[0] is not None
 
-    def test_what_may_be_collateral_is_due_after_the_culprit_must_have_been_found(self):
-        nodes = Nodes(make_template(2))
+    def test_what_may_be_collateral_is_due_after_the_culprit_must_have_been_found_if_there_is_no_driver(self):
+        nodes = Nodes(make_template(2), control=None)
         nodes.handle(0, COLLATERAL)
         nodes.handle(0, e.ProcessExited(1))
         nodes.tick(HEARTBEAT + CULPRIT_SECONDS - 0.1)
@@ -259,7 +259,7 @@ class TestProcess:
         nodes.handle(0, sent)
         nodes.tick(seconds - 0.1)
         assert nodes.states[0].process is ProcessState.RUNS
-        assert nodes.states[0].failing_since == (0.0 if sent is OWN else None)
+        assert nodes.states[0].is_failing == (sent is OWN)
         nodes.tick(0.2)
         if sent is OWN:
             assert nodes.failures[0].message == OWN.message
@@ -398,6 +398,10 @@ def test_every_cluster_ends(seed):
                 nodes.handle(rank, m.BarrierReached(draw.choice("ab")))
         while nodes.now < 50 + HEARTBEAT + CULPRIT_SECONDS + TIMEOUTS.worker + 5 and not any(nodes.failures):
             nodes.tick(1.0)
+            for rank in range(template.size):  # the driver says in time that a failure counts
+                broken = nodes.states[rank].broken(nodes.now)
+                if broken is not None and broken.seconds > broken.noticed_within:
+                    nodes.handle(rank, e.DriverSeen(ProgressAnswer(False, counts=True), 0.0, False))
             for rank, when in list(at.items()):
                 if nodes.now >= when:
                     del at[rank]

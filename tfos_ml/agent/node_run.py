@@ -33,7 +33,7 @@ from tfos_ml.agent.node_info import NodeInfo, local_versions, read_infos
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import NodeResources
 from tfos_ml.agent.node_result import NodeResult
-from tfos_ml.agent.node_state import COLLATERAL_SECONDS, NodeState, Phase, ProcessState
+from tfos_ml.agent.node_state import NodeState, Phase, ProcessState
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
@@ -128,13 +128,12 @@ class NodeRun:
 
     def _progress(self) -> NodeProgress:
         """What the driver should know about the node now; called in a thread."""
-        now, state, silent = time.monotonic(), self._state, self._monitor.silent
-        failing_since = state.failing_since
-        if failing_since is not None:  # others that broke with it, at the same moment, do not count it as alive
-            silent = now - failing_since + COLLATERAL_SECONDS
+        now, state = time.monotonic(), self._state
         about: dict[str, Any] = {
             "host": self._member.host,
-            "child_silent": silent,
+            "child_silent": self._monitor.silent,
+            "is_failing": state.is_failing,
+            "broken": state.broken(now),
             "returned": state.process is ProcessState.ENDED_WELL,
         }
         tensorboard = self._resources.tensorboard
@@ -144,8 +143,6 @@ class NodeRun:
         trained_at = state.since.get(Phase.DRAINING)
         if self._member.is_auxiliary and trained_at is not None and state.works:
             about["works_on"] = WorksOn(self._member.node.label, now - trained_at, self._task.shutdown_timeouts.worker)
-        if state.broken_at is not None:
-            about["broken_for"] = now - state.broken_at
         about |= {"trained": self._outcome.trained, "saved": self._outcome.saved}
         return NodeProgress(**self._source.progress(), **about)
 

@@ -46,7 +46,7 @@ from tfos_ml.agent.node_events import (
 )
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.protocol.codec import decode_text
-from tfos_ml.protocol.control_messages import ProgressAnswer
+from tfos_ml.protocol.control_messages import Broken, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.messages import (
     Agreement,
@@ -60,9 +60,8 @@ from tfos_ml.protocol.messages import (
 )
 from tfos_ml.protocol.shutdown_timeouts import ended_at_work, ended_late, limit_of, lost_peers
 
-COLLATERAL_SECONDS = 5.0  # then a failure counts as the node's own if all other nodes are alive
 FAILED_SECONDS = 30.0  # for the process to end once its train function has failed: libraries upload their logs
-CULPRIT_SECONDS = 10.0  # after a heartbeat timeout: time for the supervisor of a stuck process to report it
+CULPRIT_SECONDS = 10.0  # after a heartbeat timeout: for the supervisor of a stuck process to report it
 UNFINISHED = (
     "the process exited with code 0 before its train function had returned: the train function or a library called "
     "os._exit(0) or C's exit(0), maybe in a signal handler. Rows may be untrained, so this is no success. Return from "
@@ -129,13 +128,12 @@ class NodeState:
         self.total_rows = 0
         self.ended_at_work: str | None = None
         self._failure: Failure | None = None  # of the process
-        self._failure_due = 0.0
         self._has_returned = False
         self._over_at: float | None = None  # when the process said that its train function had ended
         self._input_is_over = False
         self._in_exchange = False
         self._barrier: str | None = None  # that the process waits in
-        self._peers_live = False  # all other nodes have shown signs of life since broken_at
+        self._counts = False  # the driver says that the failure is the cause
         self._program_ended_at: float | None = None
         self._effects: list[Effect] = []
 
@@ -150,9 +148,18 @@ class NodeState:
         return not (self.process is ProcessState.ENDED_WELL or self.serves)
 
     @property
-    def failing_since(self) -> float | None:
-        """When the train function failed, while the process has not ended yet; else None."""
-        return self._over_at if self._failure is not None and self.process is ProcessState.RUNS else None
+    def is_failing(self) -> bool:
+        """Whether the train function has failed, and the process has not ended yet."""
+        return self._failure is not None and self.process is ProcessState.RUNS
+
+    def broken(self, now: float) -> Broken | None:
+        """What the driver, which decides which failure is the cause, should know of one that may be a consequence."""
+        return None if self.broken_at is None else Broken(now - self.broken_at, self._noticed_within)
+
+    @property
+    def _noticed_within(self) -> float:
+        """Seconds within which the supervisor of a process that stands still has reported it."""
+        return self._task.heartbeat_timeout + CULPRIT_SECONDS
 
     @property
     def wants_counts(self) -> bool:
@@ -224,7 +231,7 @@ class NodeState:
             self._fail(errors.NodeLostError, f"the driver has not answered for {lease:g} s")
 
     def _take_answer(self, answer: ProgressAnswer, now: float) -> None:
-        self._peers_live = answer.peers_live
+        self._counts = answer.counts
         if answer.ending is None:
             return
         if self._program_ended_at is None:
@@ -250,10 +257,8 @@ class NodeState:
     def _have_failed(self, failure: Failure, now: float) -> None:
         self.process = ProcessState.FAILED
         self._failure = failure
-        self._failure_due = now
         if self._member.template.size > 1 and (failure.collateral or failure.signal == "SIGABRT"):
             self.broken_at = now
-            self._failure_due = now + self._task.heartbeat_timeout + CULPRIT_SECONDS
 
     def _end_overdue(self, now: float) -> None:
         """End a process whose train function has ended long ago: it is stuck on its way out."""
@@ -268,7 +273,7 @@ class NodeState:
             self.ended_at_work = ended_late(self._member.node.label, timeout)
 
     def _judge_failure(self, now: float) -> None:
-        """Decide whether the process failed because of another node."""
+        """Decide whether the node fails with its process."""
         assert self._failure is not None
         is_own = not self.serves and self.broken_at is None
         if self.is_over and self._member.is_server:
@@ -277,12 +282,14 @@ class NodeState:
             self.process = ProcessState.ENDED_WELL  # because of the end of the chief
             if not self.serves:
                 self.ended_at_work = lost_peers(self._member.node.label, self._failure)
-        elif now >= self._failure_due or self._is_first(now):
+        elif self._is_cause(now):
             self._fail_of(self._failure)
 
-    def _is_first(self, now: float) -> bool:
-        """Whether a failure of the process cannot be the consequence of another node's end."""
-        return self.broken_at is not None and self._peers_live and now - self.broken_at > COLLATERAL_SECONDS
+    def _is_cause(self, now: float) -> bool:
+        """Whether the failure is not the consequence of another node's: the driver decides, or time if none does."""
+        if self.broken_at is None or self._counts:
+            return True
+        return self._task.control is None and now - self.broken_at > self._noticed_within
 
     # Time
 

@@ -1,14 +1,18 @@
-"""Which nodes are alive, judged by their latest calls to the driver.
+"""Which nodes are alive, judged by their latest calls to the driver, and which failure is therefore the cause.
 
 All times are durations, each measured on one host, so the hosts' clocks need not agree.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 
+from tfos_ml.protocol.control_messages import Broken
+
 PAUSE_SECONDS = 5.0  # a longer pause between two checks means that the driver itself was suspended
+COLLATERAL_SECONDS = 5.0  # within which a node whose end has broken others is known
 
 
 class Liveness:
@@ -20,11 +24,11 @@ class Liveness:
         self._beat_at: dict[int, float] = {}  # of the TensorFlow processes
         self._looked_at = clock()
 
-    def heard(self, rank: int, child_silent: float | None) -> None:
+    def heard(self, rank: int, child_silent: float | None, is_failing: bool = False) -> None:
         """Record a call of a node, and the silence of its TensorFlow process in seconds; None if that has ended."""
         now = self._clock()
         self._heard_at[rank] = now
-        self._beat_at[rank] = now - (child_silent or 0.0)
+        self._beat_at[rank] = -math.inf if is_failing else now - (child_silent or 0.0)
 
     def silent(self, ranks: Collection[int], seconds: float) -> dict[int, float]:
         """The nodes among `ranks` that have been silent for longer than `seconds`, and for how long.
@@ -39,7 +43,15 @@ class Liveness:
         ages = {rank: now - self._heard_at[rank] for rank in ranks if rank in self._heard_at}
         return {rank: age for rank, age in ages.items() if age > seconds}
 
-    def all_live(self, rank: int, ranks: Collection[int], seconds: float) -> bool:
-        """Whether the processes of all nodes but one have given a sign of life within the last `seconds`."""
+    def is_cause(self, rank: int, broken: Broken | None, ranks: Collection[int]) -> bool:
+        """Whether the broken process of a node is the cause of the run's end, and not the consequence of another's.
+
+        It is if all others among `ranks` have given a sign of life since it broke, ``COLLATERAL_SECONDS`` have passed,
+        and none has failed; or if one that stands still would have been reported by now.
+        """
+        if broken is None:
+            return False
         now = self._clock()
-        return all(now - self._beat_at.get(peer, now) < seconds for peer in ranks if peer != rank)
+        peers = [now - self._beat_at.get(peer, now) for peer in ranks if peer != rank]
+        live = broken.seconds > COLLATERAL_SECONDS and all(silent < broken.seconds for silent in peers)
+        return live or broken.seconds > broken.noticed_within

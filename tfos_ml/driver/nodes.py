@@ -84,11 +84,10 @@ class Nodes:
         if self._note(call):
             self._present.add(call.rank)
             self._ports[call.rank] = caller_port.get()
-            self._liveness.heard(call.rank, call.progress.child_silent)
-        broken_for = call.progress.broken_for
-        live = broken_for is not None and self._liveness.all_live(call.rank, self._present, broken_for)
+            self._liveness.heard(call.rank, call.progress.child_silent, is_failing=call.progress.is_failing)
+        counts = self._liveness.is_cause(call.rank, call.progress.broken, self._present)
         return messages.ProgressAnswer(
-            self.is_stopping(), live, self.ending, self._news(call.progress.heard), self._preempted
+            self.is_stopping(), counts, self.ending, self._news(call.progress.heard), self._preempted
         )
 
     def _take_failure(self, call: messages.ReportFailure) -> messages.Done:

@@ -42,15 +42,22 @@ class WorksOn(Struct, frozen=True):
     limit: float  # seconds for which it may
 
 
+class Broken(Struct, frozen=True):
+    """A process has failed in a way that may be the consequence of another node's end."""
+
+    seconds: float  # since then
+    noticed_within: float  # seconds from then within which a node that stands still is reported
+
+
 class NodeProgress(Struct, frozen=True):
     """The state of a node when it last reported."""
 
     host: str = ""  # where it runs
     rows: int = 0  # rows that have reached its train function's spool
     complete: bool = False  # whether it has all its rows
-    # seconds since the last sign of life of its TensorFlow process; if its train function has failed, since shortly
-    # before that; None if the process has ended
-    child_silent: float | None = None
+    child_silent: float | None = None  # seconds since its TensorFlow process gave a sign of life; None if it has ended
+    is_failing: bool = False  # whether its train function has failed, and the process has not ended yet
+    broken: Broken | None = None  # set if its process has failed, perhaps because of another node
     returned: bool = False  # whether its train function has returned
     heard: int | None = None  # number of the last announcement that has reached it; None if it takes none
     pending: list[int] = field(default_factory=list)  # calls of ``train`` whose rows it has not read to the end
@@ -59,8 +66,6 @@ class NodeProgress(Struct, frozen=True):
     tensorboard_pid: int | None = None  # process id of its TensorBoard
     log_dir: str | None = None  # directory that TensorBoard shows
     works_on: WorksOn | None = None  # set on a worker that still works after the chief
-    # seconds since its process ended in a way that may be the consequence of another node's end
-    broken_for: float | None = None
     trained: Position | None = None  # how far a KerasEstimator had come a moment ago
     saved: Position | None = None  # of its last checkpoint
 
@@ -91,7 +96,7 @@ class ProgressAnswer(Struct, frozen=True):
     """What the driver asks of a node."""
 
     stop: bool  # whether it is to end now
-    peers_live: bool = False  # whether all other nodes have shown signs of life since its own process broke
+    counts: bool = False  # whether the failure of its process is the cause, not the consequence of another node's
     ending: Ending | None = None  # set once servers and evaluators are no longer wanted
     announcements: list[Announcement] = field(default_factory=list)  # those that have not reached it yet
     preempted: bool = False  # whether an executor of the run leaves, so that a checkpoint should be written
