@@ -48,7 +48,7 @@ class Fit(Played):
         self.store = Store()
         self.result: Any = None
         self.attempts: list[NodeTask] = []
-        self.heard: list[tuple[int, str, int]] = []  # reports: attempt, label, epoch
+        self.heard: list[tuple[str, int]] = []  # reports: label, epoch
         self.world.parts.store = self.store
         self.world.parts.check_slots = self._check_slots
 
@@ -84,7 +84,7 @@ class Fit(Played):
         )
 
     def _reported(self, reports: list[dict[str, Any]]) -> None:
-        self.heard += [(report["attempt"], report["label"], report["epoch"]) for report in reports]
+        self.heard += [(report["label"], report["epoch"]) for report in reports if report["shown"]]
 
     def _frame(self, template: ClusterTemplate) -> Any:
         def frame(task: NodeTask) -> Any:
@@ -147,12 +147,14 @@ class Fit(Played):
             self.must(is_named, "preempted for an executor of others")
 
     def _check_reports(self) -> None:
-        """The driver has heard of each report once, in order, and of all that a node believes delivered."""
-        for number, task in enumerate(self.attempts):
-            for node in task.template.nodes:
-                epochs = [epoch for attempt, label, epoch in self.heard if (attempt, label) == (number, node.label)]
-                first = epochs[0] if epochs else 0
-                self.must(epochs == list(range(first, first + len(epochs))), f"reports of {node.label}: {epochs}")
-                links = [link for link in self.links if link.of == (task.run_id, node.rank)]
-                delivered = max((link._first_report for link in links), default=0)
-                self.must(len(epochs) >= delivered, f"{node.label} believes {delivered} reports delivered: {epochs}")
+        """The driver has heard of each epoch once, in order, and of all that a node believes delivered."""
+        for label in {label for label, _ in self.heard}:
+            epochs = [epoch for of, epoch in self.heard if of == label]
+            self.must(epochs == sorted(set(epochs)), f"reports of {label}: {epochs}")
+        for link in self.links:
+            run_id, rank = link.of
+            task, first = next(task for task in self.attempts if task.run_id == run_id), self._trainings[run_id].first
+            label = task.template.nodes[rank].label
+            if rank == task.template.chief_rank:  # whose epochs are shown
+                delivered = {(label, epoch) for epoch in range(first, first + link._first_report)}
+                self.must(delivered <= {*self.heard}, f"{label} believes {delivered} delivered, heard: {self.heard}")

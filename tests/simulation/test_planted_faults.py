@@ -18,9 +18,9 @@ from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.supervisor import Supervisor
 from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.attempt import Attempt
+from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.report_dedup import ReportDeduplicator
 from tfos_ml.driver.restarts import Decision, RestartPolicy
 from tfos_ml.keras.checkpoint.fence import Fence
 from tfos_ml.protocol.partition_grants import GRANTED, TAKEN, PartitionGrants, _Call, _Grant
@@ -126,7 +126,14 @@ def a_lost_report_counts_as_delivered(patch):
 
 @planted(Fit, "reports of")
 def a_repeated_report_counts_again(patch):
-    patch.setattr(ReportDeduplicator, "take", lambda self, call: (call.reports, True))
+    note = Nodes._note
+
+    def forgetful(self, call):
+        self._heard.clear()
+        return note(self, call)
+
+    patch.setattr(Nodes, "_note", forgetful)
+    patch.setattr(FitReports, "new", lambda self, reports: reports)
 
 
 @planted(Fit, "has not ended|no fault, and an error")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 
 import pyarrow.flight as flight
 import pytest
@@ -21,6 +20,7 @@ from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportPr
 from tfos_ml.protocol.failure import find_failure
 
 DEADLINE = 10.0
+SAID = {}  # calls and reports of each node, by server
 
 
 @pytest.fixture
@@ -45,8 +45,10 @@ def connect(server):
 
 
 def say(client, rank, *reports, rows=0):
-    """Report once, over a link of its own."""
-    return client.call(ReportProgress(rank, uuid.uuid4().hex, 1, NodeProgress(rows=rows), 0, list(reports)))
+    """Report once."""
+    calls, reported = SAID.get((client._location, rank), (0, 0))
+    SAID[client._location, rank] = calls + 1, reported + len(reports)
+    return client.call(ReportProgress(rank, calls + 1, NodeProgress(rows=rows), reported, list(reports)))
 
 
 def bare_socket(server):
@@ -181,7 +183,7 @@ from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
 
 client, returned = ControlClient(*sys.argv[1:3]), sys.argv[3] == "returned"
-print(client.call(ReportProgress(1, "node", 1, NodeProgress(returned=returned), 0, [])).stop, flush=True)
+print(client.call(ReportProgress(1, 1, NodeProgress(returned=returned), 0, [])).stop, flush=True)
 sys.stdin.read()
 """
 

@@ -252,7 +252,7 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
     ClusterAddress(**server.address).request_stop()
     assert server.feeds.stop_requested
-    client.call(ReportProgress(0, "x", 1, NodeProgress(), 0, []))
+    client.call(ReportProgress(0, 1, NodeProgress(), 0, []))
     client.call_reliably(ReportGone(0, False), DEADLINE)
     assert server.nodes.wait_gone(0)
 

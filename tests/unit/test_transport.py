@@ -273,7 +273,7 @@ def send_raw(connection: socket.socket, content: bytes) -> bytes:
 
 
 CALLS_OF_MEMBERS = [
-    ReportProgress(1, "link", 1, NodeProgress(heard=0), 0, []),
+    ReportProgress(1, 1, NodeProgress(heard=0), 0, []),
     ReportGone(1, False),
     GatherRound(1, 0, 2, "{}"),
     Enter(1, 5),
@@ -283,7 +283,7 @@ CALLS_OF_MEMBERS = [
     CommitPartition(1, 2, "a", 3),
     ReleasePartition(1, 2, "a"),
     GetCommitted(1, 2, "a"),
-    GetOutcome(1, waits=False),
+    GetOutcome(1),
 ]
 GOOD = {type(call).__name__: decode(dict, encode(call)) for call in CALLS_OF_MEMBERS}
 SEND_RESULTS = decode(dict, encode(SendResults(1)))

@@ -281,9 +281,10 @@ class NodeRun:
                 self._send(messages.PortReleased())
             case messages.Report():
                 is_shown = self._member.is_chief or self._member.is_evaluator
-                report = {**asdict(message), "label": self._member.node.label, "shown": is_shown}
+                number = len(self._outcome.reports)
+                report = {**asdict(message), "label": self._member.node.label, "shown": is_shown, "number": number}
                 self._outcome.reports.append(report)
-                if self._link is not None:
+                if self._link is not None and is_shown:
                     self._link.report(report)
             case messages.LogLine():
                 sys.stderr.write(f"[{self._member.node.label}] {message.text}\n")

@@ -6,7 +6,6 @@ import json
 import logging
 import threading
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate, islice, takewhile
@@ -26,8 +25,7 @@ REPORT_BYTES = 1 << 20  # bytes of one call, far below the limit of a server
 class ProgressLink:
     """Reports a node's progress to the driver from a thread, every `period` seconds; `on_answer` gets each answer.
 
-    Calls and reports are numbered. A report is repeated with every call until the driver answers; the driver counts
-    each report once.
+    Calls and reports are numbered. A report is repeated with every call until the driver answers.
     """
 
     def __init__(
@@ -43,7 +41,6 @@ class ProgressLink:
         self._progress = progress
         self._period = period
         self._on_answer = on_answer
-        self._name = uuid.uuid4().hex
         self._calls = 0
         self._reports: deque[tuple[dict[str, Any], int]] = deque()  # with the size of each
         self._first_report = 0
@@ -111,9 +108,7 @@ class ProgressLink:
             sizes = accumulate(size for _, size in self._reports)
             fitting = sum(1 for _ in takewhile(lambda size: size <= REPORT_BYTES, sizes))
             first, reports = self._first_report, [report for report, _ in islice(self._reports, fitting)]
-        answer = self._client.call(
-            ReportProgress(self._rank, self._name, self._calls, self._progress(), first, reports)
-        )
+        answer = self._client.call(ReportProgress(self._rank, self._calls, self._progress(), first, reports))
         with self._lock:
             self._drop(max(0, first + len(reports) - self._first_report))
         return answer

@@ -15,6 +15,7 @@ from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.decommissioning import Decommissioning
+from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.preflight import grow_seconds
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
@@ -106,6 +107,7 @@ class Attempt:
         reported: Callable[[list[dict[str, Any]]], None],
         size: ClusterSize,
         progress: Progress,
+        reports: FitReports,
     ):
         self._size = size
         self._grow_seconds, self._asked = grow_seconds(spark), time.monotonic()
@@ -119,6 +121,8 @@ class Attempt:
         self._slots = Slots(task.template.size, task.reservation_timeout)
         self._progress = progress
         progress.begin(task.template.size)
+        self._reports = reports
+        reports.begin()
         self._waiting = WaitNotice()
         self._control: ControlServer | None = None
 
@@ -134,6 +138,7 @@ class Attempt:
                 job = self._watch(run, df, driver_program)
                 rows = [*run.result(job), *self._driver_results(run)]
                 result = replace(self._read(rows), job_seconds=time.monotonic() - began)
+                self._pass_on([one for r in result.reports for one in [*r["metrics"], *r.get("system", ())]])
                 self._publish(result)
             succeeded = True
             return result
@@ -244,18 +249,20 @@ class Attempt:
         """Show what the nodes have reported since the last call."""
         if self._control is None:
             return
-        progress, reports = self._nodes(), self._control.nodes.take_reports()
-        number = self._task.settings.restart_count
-        for report in reports:
-            report["attempt"] = number
-        self._progress.update(progress, reports)
+        progress = self._nodes()
+        self._pass_on(self._control.nodes.take_reports())
         self._waiting.update(progress)
-        if reports:
-            self._reported(reports)
         chief = progress.get(self._task.template.chief_rank)
         if chief is not None and chief.tensorboard:
             stays = "" if self._task.settings.log_dir else f" (its files stay in {chief.host}:{chief.log_dir})"
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
+
+    def _pass_on(self, reports: list[dict[str, Any]]) -> None:
+        """Pass on those reports that are new."""
+        new = self._reports.new(reports)
+        self._progress.update(self._nodes(), new)
+        if new:
+            self._reported(new)
 
     def _driver_results(self, run: Run) -> list[results.ResultRow]:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""

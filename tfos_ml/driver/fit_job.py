@@ -13,6 +13,7 @@ from tfos_ml import errors
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.driver.attempt import Attempt, AttemptFacts, LargerClusterError, RunResult
 from tfos_ml.driver.cluster_size import ClusterSize
+from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.preflight import (
     allocates_dynamically,
     application,
@@ -69,7 +70,7 @@ def launch(
     tasks = size.next(None)
     check_executors(spark, tasks)
     checked = time.monotonic() - began
-    progress = Progress(verbose, task.settings.epochs, draws_stages(spark))
+    reports, progress = FitReports(), Progress(verbose, task.settings.epochs, draws_stages(spark))
 
     policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
 
@@ -77,7 +78,7 @@ def launch(
         template = templates(tasks + task.first_rank) if templates else task.template
         settings = replace(task.settings, restart_count=number, ends_when_preempted=policy.goes_on_after_preemption)
         once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
-        return Attempt(spark, once, profile, reported, size, progress), rows(template)
+        return Attempt(spark, once, profile, reported, size, progress, reports), rows(template)
 
     with progress:
         result = _Attempts(begin, size, policy).run(tasks, driver_program)

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from tfos_ml.agent.progress_link import KEPT_REPORTS
 from tfos_ml.driver.liveness import Liveness
-from tfos_ml.driver.report_dedup import ReportDeduplicator
 from tfos_ml.errors import NodeLostError
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
@@ -47,7 +46,9 @@ class Nodes:
         self.changed = threading.Condition()  # has the lock of the run's state; notified after each call of a node
         # set once servers and evaluators are no longer wanted; from the start for the tasks of a job
         self.ending: messages.Ending | None = None if self._outlive_tasks else messages.Ending()
-        self._deduplicator = ReportDeduplicator()
+        self._calls: dict[int, int] = {}  # number of each node's latest call
+        self._heard: dict[int, int] = {}  # how many reports and lines of each node have been taken
+        self._gone: set[int] = set()  # nodes whose calls count no more
         self._liveness = Liveness()
         self._present: set[int] = set()
         self._died: set[int] = set()  # tasks whose supervisor is gone; Spark repeats them, or tells why they have ended
@@ -73,10 +74,17 @@ class Nodes:
         return Service(actions, {messages.SendResults: self._take_results})
 
     def _note(self, call: messages.ReportProgress) -> bool:
-        new, is_latest = self._deduplicator.take(call)
+        """Take what is new in a call, which may come twice or late; returns whether it is the node's latest."""
+        if call.rank in self._gone:
+            return False
+        heard = self._heard.get(call.rank, 0)
+        new = call.reports[max(0, heard - call.first_report) :]
+        self._heard[call.rank] = max(heard, call.first_report + len(call.reports))
+        is_latest = call.number > self._calls.get(call.rank, 0)
         self._lines.extend(str(report["line"]) for report in new if "line" in report)
         self._reports.extend(report for report in new if "line" not in report)
         if is_latest:
+            self._calls[call.rank] = call.number
             self._progress[call.rank] = call.progress
         return is_latest
 
@@ -97,7 +105,7 @@ class Nodes:
     def _take_gone(self, call: messages.ReportGone) -> messages.Done:
         self._present.discard(call.rank)
         self._progress.setdefault(call.rank, messages.NodeProgress())  # its lease need not begin
-        self._deduplicator.end(call.rank)
+        self._gone.add(call.rank)
         if self._outlive_tasks and call.rank not in self._results:
             self._lose(call.rank, "the supervisor of the node died")
         elif not call.succeeded:

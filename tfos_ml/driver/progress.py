@@ -37,7 +37,6 @@ class Progress:
         self._epochs = epochs
         self._nodes, self._count = 0, ""
         self._attempt = 0
-        self._reported_by: dict[tuple[str, int], int] = {}  # attempts by label and epoch; later ones report it again
         self._metrics: dict[str, str] = {}
         self._said: set[str] = set()
         self._bar: Any = None
@@ -66,7 +65,7 @@ class Progress:
         if self._verbose == 0:
             return
         for report in reports:
-            if report["shown"] and self._is_new(report):  # of the chief and the evaluator, as in summary.history
+            if report["shown"]:  # of the chief and the evaluator, as in summary.history
                 self._show_report(report)
         if self._bar is not None and progress:
             self._bar.set_description_str(self._stage(progress), refresh=False)
@@ -74,11 +73,6 @@ class Progress:
             rows = {} if at or self._metrics else {"rows": f"{sum(known.rows for known in progress.values()):,}"}
             step = {"step": f"{at.step:,}/{at.steps:,}"} if at else {}
             self._bar.set_postfix({**rows, **step, **self._metrics}, refresh=True)
-
-    def _is_new(self, report: Mapping[str, Any]) -> bool:
-        """Whether no earlier attempt has reported the same epoch."""
-        epoch = report["epoch"]
-        return epoch is None or self._reported_by.setdefault((report["label"], epoch), self._attempt) == self._attempt
 
     def say(self, line: str) -> None:
         """Show a line of its own, once."""

@@ -83,8 +83,7 @@ class FitRun(FitListener):
         self._dataset = dataset
         self._estimator = estimator
         self._writer = Writer(self._client, run.run_id)
-        self._logged: dict[tuple[str, int], tuple[int, str]] = {}  # by name and step: attempt, and value
-        self._attempt = 0  # the last one
+        self._logged_step = 0  # the last one
         self._counts: dict[str, int] = {}
         self._result: RunResult | None = None
         self._has_overview = False
@@ -132,26 +131,23 @@ class FitRun(FitListener):
         """Log new metrics; see :class:`FitListener`."""
         self._write_overview()
         for report in reports:
-            if _is_wanted(report):
-                self._writer.write(self._metrics(report, self._is_due(report)))
+            if _is_wanted(report) and self._is_due(report):
+                self._writer.write(self._metrics(report))
 
     def _is_due(self, report: Mapping[str, Any]) -> bool:
         epoch = report["epoch"]
         return epoch is None or (epoch + 1) % self._options.log_every_n_epoch == 0
 
-    def _metrics(self, report: Mapping[str, Any], is_due: bool) -> list[Metric]:
-        """The metrics of a report that are not logged yet."""
+    def _metrics(self, report: Mapping[str, Any]) -> list[Metric]:
+        """The metrics of a report."""
         prefix = "eval_" if report["label"].startswith("evaluator") and report["shown"] else ""
         timestamp = int(report["time"] * 1000)
         metrics = []
         for short, value in report["metrics"].items():
             name = content.metric_name(f"{prefix}{short}")
-            step = self._step(name, report)
-            attempt, logged = report.get("attempt", self._attempt), self._logged.get((name, step))
-            # By repr, so that NaN is also logged once. Later attempts report again what an earlier one has reported.
-            if is_due and (logged is None or (logged[0] == attempt and logged[1] != repr(value))):
-                self._logged[name, step] = attempt, repr(value)
-                metrics.append(Metric(name, value, timestamp, step))
+            metrics.append(Metric(name, value, timestamp, self._step(name, report)))
+        if not report.get("system"):
+            self._logged_step = max([self._logged_step, *(metric.step for metric in metrics)])
         return metrics
 
     def _step(self, name: str, report: Mapping[str, Any]) -> int:
@@ -166,19 +162,14 @@ class FitRun(FitListener):
 
     @_never_raises
     def trained(self, result: RunResult) -> None:
-        """Log the metrics that were not reported during the job; see :class:`FitListener`."""
+        """Log the last epoch, though it may not be due; see :class:`FitListener`."""
         self._write_overview()
-        self._result, self._attempt = result, result.restarts
-        self._counts = {name: n for name, n in self._counts.items() if name.startswith(SYSTEM_PREFIX)}
-        last = max((m["epoch"] for r in result.reports for m in r["metrics"] if m["epoch"] is not None), default=None)
-        metrics = [
-            metric
-            for node in result.reports
-            for report in [*node["metrics"], *node.get("system", ())]
-            if _is_wanted(report)
-            for metric in self._metrics(report, self._is_due(report) or report["epoch"] == last)
-        ]
-        self._writer.write(metrics)
+        self._result = result
+        reports = [report for node in result.reports for report in node["metrics"] if _is_wanted(report)]
+        last = max((report["epoch"] for report in reports if report["epoch"] is not None), default=None)
+        for report in reports:
+            if report["epoch"] == last and not self._is_due(report):
+                self._writer.write(self._metrics(report))
 
     @_never_raises
     def fitted(self, model: TFModel) -> None:
@@ -245,7 +236,7 @@ class FitRun(FitListener):
             logger.debug("No model is logged, because trainFn has exported none")
 
     def _last_step(self) -> int:
-        return max((step for name, step in self._logged if not name.startswith(SYSTEM_PREFIX)), default=0)
+        return self._logged_step
 
     def _log(self, model: TFModel, name: str, step: int, example: Any, registered: str | None) -> ModelInfo:
         columns = {spec.column: spec for spec in self._feed_columns()}

@@ -106,7 +106,6 @@ class ReportProgress(Request[ProgressAnswer], frozen=True):
     """A node's state and new reports."""
 
     rank: int  # the node
-    link: str  # unique name of its connection; a node that starts anew has another one
     number: int  # of this call, from 1
     progress: NodeProgress  # its state
     first_report: int  # number of the first of `reports`; earlier ones have been acknowledged
