@@ -188,7 +188,7 @@ class FitRun(FitListener):
     def log_pipeline(self, model: PipelineModel) -> None:
         """Log the pipeline of which the fitted model is a stage."""
         name = self._options.registered_model_name if self._registers_pipeline else None
-        log = functools.partial(pipelines.log_pipeline, step=self._last_step(), registered=name)
+        log = functools.partial(pipelines.log_pipeline, step=self._logged_step, registered=name)
         self._writer.attempt(lambda: log(self._run.run_id, model, self._dataset.sparkSession))
 
     @_never_raises
@@ -230,13 +230,10 @@ class FitRun(FitListener):
     def _log_model(self, model: TFModel) -> None:
         name = None if self._registers_pipeline else self._options.registered_model_name
         try:
-            self._log(model, "model", self._last_step(), self._example(), name)
+            self._log(model, "model", self._logged_step, self._example(), name)
             pipelines.note(self)
         except errors.NothingExportedError:
             logger.debug("No model is logged, because trainFn has exported none")
-
-    def _last_step(self) -> int:
-        return self._logged_step
 
     def _log(self, model: TFModel, name: str, step: int, example: Any, registered: str | None) -> ModelInfo:
         columns = {spec.column: spec for spec in self._feed_columns()}
