@@ -349,11 +349,11 @@ def without_spark(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from tfos_ml.tfcluster import tfcluster
 
     monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(nodes, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(nodes, "LEASE_GRACE_SECONDS", 2.0)
     monkeypatch.setattr(run, "CAUSE_SECONDS", 2.0)
     monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
     for module in (run, tfcluster):
-        monkeypatch.setattr(module, "CLEANUP_TIMEOUT", 3.0)
+        monkeypatch.setattr(module, "CLEANUP_SECONDS", 3.0)
 
 
 @pytest.hookimpl(wrapper=True)

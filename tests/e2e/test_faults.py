@@ -21,8 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
-from tfos_ml.driver.liveness import COLLATERAL_SECONDS
-from tfos_ml.driver.run import END_SECONDS
+from tfos_ml.common.limits import COLLATERAL_SECONDS, TASKS_END_SECONDS
 
 
 def features(spark, rows=100):
@@ -40,8 +39,8 @@ def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(an
     with pytest.raises(errors.TrainFnError) as caught:
         estimator(train_functions.fail_on_one, tmp_path).fit(features(any_spark))
 
-    # Tasks have END_SECONDS to end by themselves, of which a loaded machine may need all.
-    assert time.time() - float((tmp_path / "failed_at").read_text()) < 2 * END_SECONDS
+    # Tasks have TASKS_END_SECONDS to end by themselves, of which a loaded machine may need all.
+    assert time.time() - float((tmp_path / "failed_at").read_text()) < 2 * TASKS_END_SECONDS
     error = caught.value
     assert (error.role, error.index, error.exit_code) == ("worker", 1, 1)
     assert error.host

@@ -157,7 +157,7 @@ class TestEnd:
         one = scorer("deadly")
         one.score(floats(1.0))
         stopped = server_of(owner).process_id()
-        monkeypatch.setattr(agent_scoring, "ANSWER_SECONDS", 3.0)
+        monkeypatch.setattr(agent_scoring, "SCORER_ANSWER_SECONDS", 3.0)
         one._connection._batches.connection.settimeout(3.0)
         os.kill(stopped, signal.SIGSTOP)
         assert one.score(floats(2.0)).to_pylist() == [2.0]
@@ -166,7 +166,7 @@ class TestEnd:
     def test_that_does_not_greet_a_new_client_is_ended_and_started_again(self, scorer, owner, monkeypatch):
         scorer("deadly").score(floats(1.0))
         stopped = server_of(owner).process_id()
-        monkeypatch.setattr(agent_scoring, "ANSWER_SECONDS", 3.0)
+        monkeypatch.setattr(agent_scoring, "SCORER_ANSWER_SECONDS", 3.0)
         os.kill(stopped, signal.SIGSTOP)
         assert scorer("deadly").score(floats(2.0)).to_pylist() == [2.0]
         assert ends(stopped)

@@ -25,6 +25,7 @@ from tfos_ml.protocol.settings import NodeSettings
 BATCH_ROWS = 1000
 CONSTANTS = {  # on the nodes
     "tfos_ml.protocol.control_client.CALL_TIMEOUT": 1.0,
+    "tfos_ml.agent.progress_link.CALL_TIMEOUT": 1.0,
     "tfos_ml.agent.standalone_supervisor.start_supervisor": spark_task.fork_supervisor,
 }
 PLAIN = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "8"}  # no barrier jobs

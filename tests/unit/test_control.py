@@ -217,7 +217,7 @@ def is_lost(server):
 
 
 def test_a_node_whose_process_stands_still_has_its_lease_and_one_that_was_killed_has_not(server, monkeypatch):
-    monkeypatch.setattr(nodes, "BROKEN_SECONDS", 0.2)
+    monkeypatch.setattr(nodes, "RECONNECT_SECONDS", 0.2)
     with node(server) as process:
         process.send_signal(signal.SIGSTOP)
         assert not wait_until(lambda: is_lost(server), 1.0)
@@ -230,7 +230,7 @@ def test_a_node_whose_process_stands_still_has_its_lease_and_one_that_was_killed
 
 @pytest.mark.parametrize("succeeded", [False, True])
 def test_a_task_whose_node_died_is_lost_unless_spark_soon_tells_more(server, connect, monkeypatch, succeeded):
-    monkeypatch.setattr(nodes, "BROKEN_SECONDS", 0.2)
+    monkeypatch.setattr(nodes, "RECONNECT_SECONDS", 0.2)
     client = connect()
     say(client, 1)
     client.call(ReportGone(1, succeeded))
@@ -257,7 +257,7 @@ def test_the_end_of_a_cluster_hardly_waits_for_a_node_that_has_never_reported(cl
 def test_a_node_that_has_returned_is_lost_at_once_only_if_it_still_had_to_send_its_results(
     server, cluster_server, monkeypatch
 ):
-    monkeypatch.setattr(nodes, "BROKEN_SECONDS", 0.2)
+    monkeypatch.setattr(nodes, "RECONNECT_SECONDS", 0.2)
     for one in (server, cluster_server):
         with node(one, "returned") as process:
             process.kill()

@@ -200,7 +200,7 @@ def test_only_rows_that_a_train_function_will_not_read_count_as_read_to_the_end(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("has_more", [False, True])
 def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, monkeypatch, has_more):
-    monkeypatch.setattr(transport, "CLOSE_TIMEOUT", 3600.0)  # the server's patience with calls that do not end
+    monkeypatch.setattr(transport, "SERVER_CLOSE_SECONDS", 3600.0)  # the server's patience with calls that do not end
     has_rows = threading.Event()
     directories = spool.SpoolDirectories(None, tmp_path)
     receiver = RowReceiver(
@@ -228,7 +228,7 @@ def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, 
 @pytest.mark.timeout(60)
 def test_a_node_that_ends_waits_for_no_task_that_waits_for_room(node, tmp_path, monkeypatch):
     """Red before: as long as the server waits for its calls, here for ever. The rows do not count as unwanted."""
-    monkeypatch.setattr(transport, "CLOSE_TIMEOUT", 3600.0)
+    monkeypatch.setattr(transport, "SERVER_CLOSE_SECONDS", 3600.0)
     monkeypatch.setattr(row_receiver, "WINDOW_BYTES", 0)
     receiver = RowReceiver(
         spool.SpoolDirectories(None, tmp_path),

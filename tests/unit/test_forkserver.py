@@ -165,7 +165,7 @@ class TestServer:
         running = start("wait")
         server = servers(owner.pid)[0]
         server.send_signal(signal.SIGSTOP)
-        monkeypatch.setattr(fork_client, "ANSWER_SECONDS", 1.0)
+        monkeypatch.setattr(fork_client, "FORK_ANSWER_SECONDS", 1.0)
         process = start("end", "0")
         assert not is_forked(process)
         assert process.wait(DEADLINE) == 0

@@ -89,7 +89,7 @@ class FaultyServer(ControlServer):
 def impatient(monkeypatch):
     """Callers do not wait long for an answer, and late ones take longer."""
     monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.3)
-    monkeypatch.setattr(control_client, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(control_client, "CALL_RETRY_SECONDS", 0.02)
     for module in (driver_nodes, driver_feeds):
         monkeypatch.setattr(module, "OUTCOME_SECONDS", 0.2)
 

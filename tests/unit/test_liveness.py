@@ -2,7 +2,8 @@
 
 import pytest
 
-from tfos_ml.driver.liveness import PAUSE_SECONDS, Liveness
+from tfos_ml.common.limits import PAUSE_SECONDS
+from tfos_ml.driver.liveness import Liveness
 from tfos_ml.protocol.control_messages import Broken
 
 

@@ -87,7 +87,7 @@ def test_event_files_are_copied_when_they_have_changed(tmp_path):
 
 @pytest.mark.slow
 def test_silent_s3_is_a_typed_error_in_time(silent_port, monkeypatch):
-    monkeypatch.setattr(filesystems, "ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr(filesystems, "STORE_ANSWER_SECONDS", 1.0)
     begun = time.monotonic()
     with pytest.raises(ModelError, match="The driver cannot read") as caught:
         TFModel(exportDir=s3(silent_port)).signature()
@@ -97,7 +97,7 @@ def test_silent_s3_is_a_typed_error_in_time(silent_port, monkeypatch):
 
 
 def test_filesystem_that_never_answers_is_given_up_at_the_deadline(tmp_path, monkeypatch):
-    monkeypatch.setattr(filesystems, "DEADLINE", 0.2)
+    monkeypatch.setattr(filesystems, "STORE_SECONDS", 0.2)
     answer = threading.Event()
     try:
         with pytest.raises(filesystems.StorageError, match=r"has not answered for 0.2 s. Check .* the network"):

@@ -23,6 +23,7 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import checked_complete
+from tfos_ml.common.limits import FEED_TIMEOUT, LEASE_SECONDS, WHY_SECONDS
 from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.arrow_to_rdd import to_elements
@@ -39,12 +40,9 @@ from tfos_ml.protocol.control_messages import (
     PutPartition,
 )
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
-from tfos_ml.protocol.settings import FEED_TIMEOUT
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 from tfos_ml.protocol.transport import command, connect
 
 MAX_BLOCKS_AHEAD = 8
-WHY_SECONDS = 10.0
 _KEEPALIVE = {"grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 20_000}
 
 

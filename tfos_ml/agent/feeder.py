@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
+from tfos_ml.agent.row_source import WINDOW_BYTES, RowSource, Send
 from tfos_ml.agent.task_input import polled
+from tfos_ml.common.limits import POLL_SECONDS
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import (
     Extents,

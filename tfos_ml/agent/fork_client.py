@@ -22,6 +22,7 @@ from typing import IO, Protocol
 from tfos_ml.agent.shared_sockets import read_at_start, read_at_start_only, socket_path, sweep
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.interpreter import module_command
+from tfos_ml.common.limits import FORK_ANSWER_SECONDS, FORK_EXIT_SECONDS, LOCK_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
 from tfos_ml.protocol.codec import decode, encode
@@ -30,8 +31,6 @@ from tfos_ml.worker.fork_server import MARKER, NO_MARKER, Exited, Forked, ForkRe
 
 logger = logging.getLogger(__name__)
 SERVER_MODULE = "tfos_ml.worker.fork_server"
-ANSWER_SECONDS = 120.0  # for a server to import TensorFlow on a busy machine, and to fork; then it is killed
-EXIT_SECONDS = 2.0  # between the end of a process and the report of its exit code
 _KIND = "forkserver"
 
 
@@ -159,7 +158,7 @@ class ForkedProcess:
 
     def _read_code(self) -> int:
         """The exit code that the process or the server has reported. If neither has reported one, both were killed."""
-        self._connection.settimeout(EXIT_SECONDS)
+        self._connection.settimeout(FORK_EXIT_SECONDS)
         try:
             return decode(Exited, _read(self._connection)).code
         except (OSError, ValueError):
@@ -181,13 +180,15 @@ def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) ->
     """
     connection, path = _connect(request.environment, forking)
     try:
-        connection.settimeout(ANSWER_SECONDS)
+        connection.settimeout(FORK_ANSWER_SECONDS)
         send_frame(connection, encode(request), descriptors)
         try:
             answer: Forked | Refused = decode(Forked | Refused, _read(connection))  # type: ignore[arg-type]
         except TimeoutError:
             _kill_server(path, unix_sockets.peer(connection))
-            raise TimeoutError(f"the fork server has not answered for {ANSWER_SECONDS:g} s, and was killed") from None
+            raise TimeoutError(
+                f"the fork server has not answered for {FORK_ANSWER_SECONDS:g} s, and was killed"
+            ) from None
         if isinstance(answer, Refused):
             raise OSError(answer.reason)
         return ForkedProcess(connection, answer.pid, answer.started)
@@ -252,7 +253,7 @@ def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, 
             start_new_session=True,
         )
         try:
-            starter.wait(unix_sockets.LOCK_SECONDS)
+            starter.wait(LOCK_SECONDS)
         except subprocess.TimeoutExpired:
             starter.kill()
-            raise OSError(f"no fork server has started within {unix_sockets.LOCK_SECONDS:g} s") from None
+            raise OSError(f"no fork server has started within {LOCK_SECONDS:g} s") from None

@@ -11,10 +11,11 @@ from tfos_ml.agent.child_process import ChildProcess, LimitedLines, child_enviro
 from tfos_ml.agent.executor_process import executor
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.agent.node_identity import NodeIdentity
-from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT, Reaper
+from tfos_ml.agent.reaper import Reaper
 from tfos_ml.agent.reserved_port import ReservedPort
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.tensorboard import TensorBoard
+from tfos_ml.common.limits import END_SECONDS, LEASE_SECONDS
 from tfos_ml.data import spool
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.inference.tensorflow_import import USES_KERAS
@@ -25,7 +26,6 @@ from tfos_ml.protocol.paths import LOG_DIR
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.worker.main"
 HEARTBEATS = 24  # number of heartbeats of a process within its heartbeat timeout
-END_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ResourceClaim:
         program = task.payload.read()
         environment = self._environment(marker, uses_keras=b"keras" in program)
         forking = Forking(task.fork_owner or executor(), task.idle_seconds, task.application)
-        watch = task.lease or SUPERVISOR_TIMEOUT
+        watch = task.lease or LEASE_SECONDS
         self._reaper = Reaper(marker, watch, frozen, environment, forking)  # first, as its start takes seconds
         scratch = self._guarded(spool.create_scratch())[0]  # deleted with whatever killed processes leave in it
         environment["TMPDIR"] = task.environment.get("TMPDIR", scratch)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tfos_ml.agent import result_upload
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.common.filesystems import SLOWEST, within_deadline
+from tfos_ml.common.limits import LEASE_SECONDS
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.spool import room_in
 from tfos_ml.errors import DestinationError
@@ -21,7 +22,6 @@ from tfos_ml.protocol import results
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.messages import Trained
 from tfos_ml.protocol.position import Position
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
 

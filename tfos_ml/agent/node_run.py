@@ -36,9 +36,10 @@ from tfos_ml.agent.node_result import NodeResult
 from tfos_ml.agent.node_state import NodeState, Phase, ProcessState
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
-from tfos_ml.agent.row_source import POLL_SECONDS, MakeRowSource, RowSource
+from tfos_ml.agent.row_source import MakeRowSource, RowSource
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.telemetry import NodeTelemetry
+from tfos_ml.common.limits import GATHER_GRACE_SECONDS, POLL_SECONDS
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
@@ -49,7 +50,6 @@ from tfos_ml.protocol.control_messages import NodeProgress, WorksOn
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.transport import node_secret
 
-GATHER_GRACE_SECONDS = 10.0  # the driver gives up this much earlier, because it knows which nodes are missing
 STANDALONE_PING_FACTOR = 5  # standalone nodes ping more often: the driver's announcements come with its answers
 
 

@@ -45,6 +45,7 @@ from tfos_ml.agent.node_events import (
     Tick,
 )
 from tfos_ml.agent.node_identity import NodeIdentity
+from tfos_ml.common.limits import CULPRIT_SECONDS, FAILED_SECONDS
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import Broken, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
@@ -60,8 +61,6 @@ from tfos_ml.protocol.messages import (
 )
 from tfos_ml.protocol.shutdown_timeouts import ended_at_work, ended_late, limit_of, lost_peers
 
-FAILED_SECONDS = 30.0  # for the process to end once its train function has failed: libraries upload their logs
-CULPRIT_SECONDS = 10.0  # after a heartbeat timeout: for the supervisor of a stuck process to report it
 UNFINISHED = (
     "the process exited with code 0 before its train function had returned: the train function or a library called "
     "os._exit(0) or C's exit(0), maybe in a signal handler. Rows may be untrained, so this is no success. Return from "

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 
 from tfos_ml.agent.child_process import ChildProcess
 from tfos_ml.agent.node_events import ProcessExited
+from tfos_ml.common.limits import DRAIN_SECONDS, EXIT_SECONDS
 from tfos_ml.errors import VersionMismatchError
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.messages import Message
-
-EXIT_SECONDS = 10.0  # for a process to end after its connection has ended
-DRAIN_SECONDS = 1.0  # for reading the rest of the messages after a process has ended
 
 
 class _Wake:

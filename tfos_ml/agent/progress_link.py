@@ -12,12 +12,11 @@ from itertools import accumulate, islice, takewhile
 from typing import Any
 
 from tfos_ml.agent.node_events import DriverSeen
-from tfos_ml.protocol import control_client
+from tfos_ml.common.limits import CALL_RETRY_SECONDS, CALL_TIMEOUT, PING_SECONDS
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, ReportGone, ReportProgress
 
 logger = logging.getLogger(__name__)
-PING_SECONDS = 0.5
 KEPT_REPORTS = 10_000  # reports that the driver has not read, or a node has not sent
 REPORT_BYTES = 1 << 20  # bytes of one call, far below the limit of a server
 
@@ -80,7 +79,7 @@ class ProgressLink:
     def _run(self) -> None:
         while not self._closed.wait(self._period if self._ping() else 2 * self._period):
             pass
-        deadline = time.monotonic() + control_client.CALL_TIMEOUT
+        deadline = time.monotonic() + CALL_TIMEOUT
         while time.monotonic() < deadline:
             if self._ping():
                 if not self._reports:
@@ -88,7 +87,7 @@ class ProgressLink:
             elif self._refusals.is_refused:
                 return
             else:
-                time.sleep(control_client.RETRY_SECONDS)
+                time.sleep(CALL_RETRY_SECONDS)
 
     def _ping(self) -> bool:
         called_at = time.monotonic()
@@ -122,12 +121,12 @@ class ProgressLink:
     def close(self) -> None:
         """Send the remaining reports and end the thread."""
         self._closed.set()
-        self._thread.join(3 * control_client.CALL_TIMEOUT)
+        self._thread.join(3 * CALL_TIMEOUT)
 
     def say_gone(self, *, succeeded: bool) -> None:
         """Tell the driver that the node has released everything."""
         try:
-            self._client.call_reliably(ReportGone(self._rank, succeeded), control_client.CALL_TIMEOUT)
+            self._client.call_reliably(ReportGone(self._rank, succeeded), CALL_TIMEOUT)
         except Exception as error:
             logger.debug("Driver not reachable at the end: %s", error)
 

@@ -27,15 +27,12 @@ from typing import Any
 
 from tfos_ml.agent.child_process import child_environment, kill_tree
 from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.common.limits import BEAT_SECONDS, REAP_SECONDS, SLICE_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.worker.fork_server import MARKER, NO_MARKER
 
 MODULE = "tfos_ml.agent.reaper"
 NAME = "tfos reaper"
-CLEANUP_TIMEOUT = 10.0
-SUPERVISOR_TIMEOUT = 60.0
-BEAT_SECONDS = 2.0
-_SLICE_SECONDS = 1.0
 
 
 class Reaper:
@@ -102,7 +99,7 @@ class Reaper:
         self._write(json.dumps(facts).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
-        deadline = time.monotonic() + CLEANUP_TIMEOUT
+        deadline = time.monotonic() + REAP_SECONDS
         poller = select.poll()
         poller.register(self._pipe, select.POLLOUT)
         with self._lock:
@@ -138,10 +135,10 @@ class Reaper:
             os.close(self._pipe)
             self._lost, is_lost = True, self._lost
         try:
-            done = self._process.wait(0 if is_lost else CLEANUP_TIMEOUT) == 0
+            done = self._process.wait(0 if is_lost else REAP_SECONDS) == 0
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(CLEANUP_TIMEOUT)
+            self._process.wait(REAP_SECONDS)
             done = False
         if not done:
             kill_tree(self._child, self._marker)
@@ -168,7 +165,7 @@ class _Watch:
     @property
     def slice(self) -> float:
         """Seconds to wait for a line at a time."""
-        return min(_SLICE_SECONDS, (self.guarded.get("watch") or math.inf) / 10)
+        return min(SLICE_SECONDS, (self.guarded.get("watch") or math.inf) / 10)
 
     def hear(self, line: bytes) -> None:
         """Handle a line, while the processes that it names still exist."""
@@ -198,7 +195,7 @@ class _Watch:
             _tell(self.guarded, "ReportFailure", error=self.guarded["frozen"])
         if self.supervisor is not None:
             self.supervisor.send_signal(signal.SIGKILL)
-            self.supervisor.wait(CLEANUP_TIMEOUT)
+            self.supervisor.wait(REAP_SECONDS)
 
     def clean_up(self) -> None:
         """Kill and delete what is left of the node, and report to the driver."""

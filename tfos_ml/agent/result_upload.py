@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+from tfos_ml.common.limits import CALL_RETRY_SECONDS
 from tfos_ml.protocol import results
-from tfos_ml.protocol.control_client import NO_ANSWER, RETRY_SECONDS
+from tfos_ml.protocol.control_client import NO_ANSWER
 from tfos_ml.protocol.control_messages import SendResults
 from tfos_ml.protocol.transport import command, connect
 
@@ -29,7 +30,7 @@ def deliver(rows: Callable[[], Iterable[pa.RecordBatch]], rank: int, control: di
         except NO_ANSWER:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(RETRY_SECONDS)
+            time.sleep(CALL_RETRY_SECONDS)
 
 
 def _send(rows: Iterable[pa.RecordBatch], rank: int, control: dict[str, str]) -> None:

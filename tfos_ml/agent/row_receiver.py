@@ -25,7 +25,8 @@ import pyarrow.flight as flight
 from msgspec import structs
 
 from tfos_ml import errors
-from tfos_ml.agent.row_source import POLL_SECONDS, WINDOW_BYTES, RowSource, Send
+from tfos_ml.agent.row_source import WINDOW_BYTES, RowSource, Send
+from tfos_ml.common.limits import POLL_SECONDS, SPACE_POLL_SECONDS
 from tfos_ml.data import blocks, spool
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.messages import (
@@ -43,7 +44,6 @@ from tfos_ml.protocol.messages import (
 )
 from tfos_ml.protocol.transport import TransportServer
 
-ROOM_POLL_SECONDS = 1.0
 FED_BY_TASKS = RowCounts(why="is fed by TFCluster, whose rows have no known end before shutdown")
 
 
@@ -120,7 +120,7 @@ class RowReceiver(RowSource):
         with self._changed:
             self._held_up.append(feed_timeout)
             while self._over is None and not self._is_stopping and self._used() >= WINDOW_BYTES:
-                self._changed.wait(ROOM_POLL_SECONDS)
+                self._changed.wait(SPACE_POLL_SECONDS)
             self._held_up.remove(feed_timeout)
             if self._is_stopping and self._over is None:
                 raise flight.FlightUnavailableError("the node ends")

@@ -22,6 +22,7 @@ from tfos_ml.agent.executor_process import executor_cores
 from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.agent.shared_sockets import read_at_start, socket_path, sweep
 from tfos_ml.common import unix_sockets
+from tfos_ml.common.limits import SCORER_ANSWER_SECONDS, SCORER_START_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference import archive, udf
 from tfos_ml.inference.shared_batches import BatchSent, Message, Ready, ScoringFailed, SharedBatches
@@ -35,8 +36,6 @@ NAME = "tfos_ml scoring"
 _KIND = "scoring"
 _INTRA_OP = "TF_NUM_INTRAOP_THREADS"
 STDERR = 2
-START_SECONDS = 120.0  # for the process to start on a busy machine
-ANSWER_SECONDS = 60.0  # for the process to accept a client, even if it is busy
 
 
 def operation_threads(owner: int) -> int | None:
@@ -82,7 +81,7 @@ class ScoringProcessClient:
 
     def connect(self) -> ScoringConnection:
         """A connection to the server; raises ``ServerNotStartedError``."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + SCORER_START_SECONDS
         while True:
             try:
                 connected, is_new = self._connected_or_started()
@@ -160,7 +159,7 @@ class ScoringConnection:
     """
 
     def __init__(self, connected: socket.socket, server: ScoringProcessClient):
-        connected.settimeout(ANSWER_SECONDS)
+        connected.settimeout(SCORER_ANSWER_SECONDS)
         self._batches = SharedBatches(connected)
         self._server = server
         self._process: ProcessHandle | None = None

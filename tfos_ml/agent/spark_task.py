@@ -24,16 +24,18 @@ from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent.progress_link import period_for
+from tfos_ml.common.limits import (
+    CALL_TIMEOUT,
+    CONNECT_SECONDS,
+    FIRST_ANSWER_SECONDS,
+    GATHER_POLL_SECONDS,
+    LEASE_SECONDS,
+    REPORT_SECONDS,
+)
 from tfos_ml.protocol.addresses import PORT, address_towards, unbracketed
-from tfos_ml.protocol.control_client import CALL_TIMEOUT, ControlClient
+from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Arrive, Enter, GatherRound, ReportFailure
 from tfos_ml.protocol.failure import Failure, NodeFailure
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
-
-GATHER_POLL_SECONDS = 0.1
-CONNECT_SECONDS = 3.0  # for a connection to the driver's control server
-ANSWER_SECONDS = 10.0  # for its first answer
-REPORT_SECONDS = 10.0
 
 
 class BrokenExchangeError(Exception):
@@ -207,7 +209,7 @@ def all_reach_driver(control: dict[str, str], rank: int, size: int) -> bool:
     try:
         _connect(control, CONNECT_SECONDS)
         with closing(ControlClient(**control)) as client:
-            while (decision := client.call_reliably(Arrive(rank, size), ANSWER_SECONDS).connected) is None:
+            while (decision := client.call_reliably(Arrive(rank, size), FIRST_ANSWER_SECONDS).connected) is None:
                 time.sleep(GATHER_POLL_SECONDS)
     except (OSError, pa.ArrowException):
         return False

@@ -32,6 +32,7 @@ from tfos_ml.agent.row_source import RowSource, Send
 from tfos_ml.agent.shared_sockets import read_at_start_only
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
+from tfos_ml.common.limits import LEASE_SECONDS, SUPERVISOR_EXIT_SECONDS
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact
@@ -39,13 +40,11 @@ from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.partition_grants import GrantClient
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 from tfos_ml.worker.fork_server import NO_MARKER
 
 MODULE = "tfos_ml.agent.standalone_supervisor"
 NAME = "tfos supervisor"
 STDERR = 2
-EXIT_SECONDS = 30.0  # between the end of a supervisor and that of its process
 _JOINED = b"joined\n"
 
 
@@ -97,7 +96,7 @@ class SupervisorProcess:
         if timeout is None:
             while self._receive(len(_JOINED)):
                 pass
-        return self._process.wait(EXIT_SECONDS if timeout is None else timeout)
+        return self._process.wait(SUPERVISOR_EXIT_SECONDS if timeout is None else timeout)
 
     def kill(self) -> None:
         """End it; its reaper cleans up."""

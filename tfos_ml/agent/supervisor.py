@@ -25,7 +25,6 @@ from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import ResourceClaim
 from tfos_ml.agent.node_run import NodeFailed, NodeRun, StandaloneMode
-from tfos_ml.agent.reaper import SUPERVISOR_TIMEOUT
 from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.agent.spark_task import (
     ApartTask,
@@ -39,11 +38,11 @@ from tfos_ml.agent.spark_task import (
 )
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
 from tfos_ml.agent.task_input import checked_complete
+from tfos_ml.common.limits import LEASE_SECONDS
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.data import spool
 from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 logger = logging.getLogger(__name__)
 LOST = (
@@ -130,7 +129,7 @@ class Supervisor:
         """Go through the phases up to RUN; any error becomes a ``NodeFailure`` that names the node."""
         try:
             self._check_first()
-            seconds = self._task.lease or SUPERVISOR_TIMEOUT
+            seconds = self._task.lease or LEASE_SECONDS
             resources = self._claim.take(str(self.failure(errors.NodeLostError, FROZEN.format(seconds=seconds))))
             self._timeline.end("process")
             run = NodeRun(

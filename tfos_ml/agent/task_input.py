@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
+from tfos_ml.common.limits import POLL_SECONDS
 from tfos_ml.errors import InputLostError
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
-WAIT_SECONDS = 0.1
 LOST = (
     "Spark could not read all rows of the node: a shuffle block or a source failed on the way, for instance because "
     "the executor that held it was lost. Set maxRestarts to repeat such fits. The executor's log has the cause"
@@ -68,7 +68,7 @@ def polled(items: Iterable[Item]) -> Iterator[Item | None]:
     try:
         while True:
             try:
-                item, error = arrived.get(timeout=WAIT_SECONDS)
+                item, error = arrived.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 yield None
                 continue
@@ -85,7 +85,7 @@ def _put(into: queue.Queue[Item], item: Item, closed: threading.Event) -> None:
     """Wait for space, unless nobody wants more items."""
     while not closed.is_set():
         with contextlib.suppress(queue.Full):
-            into.put(item, timeout=WAIT_SECONDS)
+            into.put(item, timeout=POLL_SECONDS)
             return
 
 

@@ -18,14 +18,11 @@ from pyarrow import fs
 
 from tfos_ml.common.hadoop import HADOOP_S3 as _HADOOP_S3
 from tfos_ml.common.hadoop import s3_advice
+from tfos_ml.common.limits import STORE_ANSWER_SECONDS, STORE_SECONDS, STORE_SILENT_SECONDS
 from tfos_ml.common.redact import redact, secrets_of_uri
 
-DEADLINE = 30.0
-"""Seconds that a filesystem may take to answer."""
-ANSWER_SECONDS, ATTEMPTS = 5.0, 3
+ATTEMPTS = 3
 """For S3: seconds for one request, and number of attempts. pyarrow's own retries take minutes."""
-SILENT_SECONDS = 30.0
-"""For S3, while data is read or written: seconds without data before the request fails."""
 SLOWEST = 1e6
 """Bytes per second that every filesystem reads or writes; one that is slower counts as hung."""
 _SHOWN_CHARACTERS = 500
@@ -65,7 +62,7 @@ def open_uri(uri: str, silent_seconds: float | None = None) -> tuple[fs.FileSyst
     except OSError as error:
         raise _failure(error, uri) from None
     if filesystem.type_name == "s3":
-        filesystem = _impatient(filesystem, silent_seconds or SILENT_SECONDS, token)
+        filesystem = _impatient(filesystem, silent_seconds or STORE_SILENT_SECONDS, token)
     return filesystem, path
 
 
@@ -87,7 +84,7 @@ def _impatient(filesystem: fs.FileSystem, silent_seconds: float, token: str) -> 
     """The same filesystem of S3, with timeouts."""
     _, (options,) = filesystem.__reduce__()  # as it is pickled: the arguments of its constructor
     options.update(
-        connect_timeout=ANSWER_SECONDS,
+        connect_timeout=STORE_ANSWER_SECONDS,
         request_timeout=silent_seconds,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
     )
@@ -128,15 +125,15 @@ def storage_errors(uri: str) -> Iterator[None]:
 def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
     """Return ``operation(filesystem, path)``; for short requests, not for copying.
 
-    Raises ``StorageError``, which says what to check, if it fails or takes more than ``DEADLINE`` seconds.
+    Raises ``StorageError``, which says what to check, if it fails or takes more than ``STORE_SECONDS`` seconds.
     """
 
     def run() -> T:
-        filesystem, path = open_uri(uri, ANSWER_SECONDS)
+        filesystem, path = open_uri(uri, STORE_ANSWER_SECONDS)
         with storage_errors(uri):
             return operation(filesystem, path)
 
-    return within_deadline(run, uri, DEADLINE) if _scheme(uri) in _CHECK else run()
+    return within_deadline(run, uri, STORE_SECONDS) if _scheme(uri) in _CHECK else run()
 
 
 def write_and_delete(filesystem: fs.FileSystem, path: str) -> None:

@@ -17,7 +17,7 @@ import time
 import zlib
 from pathlib import Path
 
-_POLL_SECONDS = 0.05
+from tfos_ml.common.limits import POLL_SECONDS
 
 
 def start_ticks(pid: int) -> int | None:
@@ -131,7 +131,7 @@ class ProcessHandle:
         while self._holds_pid() and _stat(self.pid)[:1] not in ([], [b"Z"]):
             if time.monotonic() > deadline:
                 return False
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         return True
 
     def close(self) -> None:

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOCK_SECONDS = 30.0  # within which another process starts a server
+from tfos_ml.common.limits import LOCK_SECONDS
+
 _PEER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED, unix(7)
 _BACKLOG = 64
 _CONNECT = struct.pack("ll", int(LOCK_SECONDS), 0)  # a struct timeval: a server that stands still takes no more

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from threading import Condition
 
+from tfos_ml.common.limits import ARRIVE_SECONDS
 from tfos_ml.protocol.control_messages import Arrival, Arrive, Enter, Entered, Gathered, GatherRound
 from tfos_ml.protocol.transport import Service
-
-ARRIVE_SECONDS = 30.0  # from the first task of a barrier stage to the last: hosts unpack archives, start Python
 
 
 class AllGather:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.agent.supervisor import run_node
+from tfos_ml.common.limits import LEASE_SECONDS, POLL_SECONDS
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
@@ -18,7 +19,7 @@ from tfos_ml.driver.decommissioning import Decommissioning
 from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.preflight import grow_seconds
 from tfos_ml.driver.progress import Progress
-from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
+from tfos_ml.driver.run import Run, one_at_a_time
 from tfos_ml.driver.slots import Slots
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.driver.wait_notice import WaitNotice
@@ -29,7 +30,6 @@ from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.position import Position
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.common.limits import SETTLE_SECONDS, SLOTS_POLL_SECONDS, WORTH_SECONDS
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.driver.preflight import allocates_dynamically, check_slots, registered_slots
 from tfos_ml.errors import NotEnoughSlotsError, ReservationTimeoutError, TfosMlError
@@ -13,10 +14,6 @@ from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SETTLE_SECONDS = 3.0  # after a loss, for Spark to replace an executor
-WORTH_SECONDS = 10.0  # a larger cluster must save as many: a later fit on two executors begins in less
-POLL_SECONDS = 0.2
 
 
 class ClusterSize:
@@ -63,7 +60,7 @@ class ClusterSize:
     def _after_loss(self, lost: TfosMlError) -> int:
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._free() < self.most and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+            time.sleep(SLOTS_POLL_SECONDS)
         if self._free() < self._least:
             self._size = self._least  # so that the error of this check is final
             check_slots(self._spark, self._least, self._timeout, self._profile, name="minClusterSize", after_loss=True)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from tfos_ml.common.limits import LOOK_SECONDS
 from tfos_ml.common.sessions import is_connect, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tfos_ml.driver.spark_job import SparkJob
-
-LOOK_SECONDS = 1.0  # between two looks
 
 
 class Decommissioning:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfos_ml.driver.nodes import OUTCOME_SECONDS, Nodes
+from tfos_ml.common.limits import OUTCOME_SECONDS
+from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.partition_assignment import PartitionAssigner
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol.partition_grants import PENDING, PartitionGrants

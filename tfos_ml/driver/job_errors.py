@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import LOST as LOST_INPUT
+from tfos_ml.common.limits import DAEMON_SECONDS
 from tfos_ml.common.packed import found_in
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 SHOWN_CHARACTERS = 500
-REPEATS_SECONDS = 60.0
 MEMORY = "If the host ran out of memory, raise spark.executor.memoryOverhead"
 _TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 _PLAIN_TASK = re.compile(r"Task (\d+) in stage \S+ failed \d+ times")
@@ -123,9 +123,9 @@ def run_job(
 ) -> T:
     """The result of a Spark job that is not the nodes'; raises the error that `typed` makes of Spark's.
 
-    The job runs again, for ``REPEATS_SECONDS``, while Spark hands out Python workers that have died with their daemon.
+    The job runs again, for ``DAEMON_SECONDS``, while Spark hands out Python workers that have died with their daemon.
     """
-    deadline = time.monotonic() + REPEATS_SECONDS
+    deadline = time.monotonic() + DAEMON_SECONDS
     while True:
         try:
             return job()

@@ -9,10 +9,8 @@ import math
 import time
 from collections.abc import Callable, Collection
 
+from tfos_ml.common.limits import COLLATERAL_SECONDS, PAUSE_SECONDS
 from tfos_ml.protocol.control_messages import Broken
-
-PAUSE_SECONDS = 5.0  # a longer pause between two checks means that the driver itself was suspended
-COLLATERAL_SECONDS = 5.0  # within which a node whose end has broken others is known
 
 
 class Liveness:

@@ -14,21 +14,17 @@ from typing import Any
 import pyarrow as pa
 
 from tfos_ml.agent.progress_link import KEPT_REPORTS
+from tfos_ml.common.limits import LEASE_GRACE_SECONDS, OUTCOME_SECONDS, RECONNECT_SECONDS, UNHEARD_SECONDS
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.errors import NodeLostError
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
 from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole
-from tfos_ml.protocol.control_client import CALL_TIMEOUT
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 from tfos_ml.protocol.transport import Service, caller_port
 
-BROKEN_SECONDS = 5.0  # that a node is silent after its connection has ended: time for it to connect again
-OUTCOME_SECONDS = 4.0  # below the callers' deadline
-UNHEARD_SECONDS = 2.0  # for a node to report for the first time, once all have met
 UNKNOWN_HOST = "unknown host"
-GRACE_SECONDS = 2 * CALL_TIMEOUT  # added to the lease of a silent node, which ends itself first if it can
 
 
 class Nodes:
@@ -181,9 +177,9 @@ class Nodes:
         `connected` gives the ports that the driver has connections with, None if that is not known.
         """
         with self.changed:
-            limit = lease + GRACE_SECONDS
+            limit = lease + LEASE_GRACE_SECONDS
             watched = (self._present | self._died) - self._results.keys()
-            silent = self._liveness.silent(watched, min(BROKEN_SECONDS, limit))
+            silent = self._liveness.silent(watched, min(RECONNECT_SECONDS, limit))
             ports = connected() if silent else None
             for rank, seconds in silent.items():
                 if rank in self._died:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.agent.scorer import ScoringProcess
+from tfos_ml.common.limits import GROW_SECONDS, IDLE_SECONDS, LEASE_SECONDS
 from tfos_ml.common.packed import check_archives
 from tfos_ml.common.pids import start_mark
 from tfos_ml.common.sessions import is_connect, is_local
@@ -17,9 +18,7 @@ from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
 from tfos_ml.protocol.settings import ALLOW_PLAINTEXT, allows_plaintext, encryption_of
 from tfos_ml.protocol.shutdown_timeouts import (
     EVALUATOR_SETTING,
-    IDLE_SECONDS,
     IDLE_SETTING,
-    LEASE_SECONDS,
     LEASE_SETTING,
     WORKER_SETTING,
     ShutdownTimeouts,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
 GROW_SETTING = "spark.tfos_ml.growSeconds"
-GROW_SECONDS = 60.0
 _FILES = "spark.io.encryption.enabled"
 _REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"
 _UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}

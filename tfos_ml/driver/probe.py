@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.interpreter import use_own_python
+from tfos_ml.common.limits import PROBE_SECONDS
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.preflight import registered_slots
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEEDED = ("tfos_ml", "tensorflow", "pyarrow", "cloudpickle", "msgspec", "psutil")
-SECONDS = 20.0
 PROBE_TAG = "tfos_ml-probe-"
 _FUTURE = "from __future__ import annotations\n"
 _CHECKED_LIMIT = 100
@@ -89,7 +89,7 @@ def check_executors(spark: SparkSession, tasks: int) -> None:
     else:
         look, _ = _functions()
         looks = spark.sparkContext.parallelize([NEEDED] * tasks, tasks).map(look)
-        _take(spark, _result(_start_job(spark, looks.collect), SECONDS))
+        _take(spark, _result(_start_job(spark, looks.collect), PROBE_SECONDS))
 
 
 @contextlib.contextmanager
@@ -122,9 +122,9 @@ def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str
     try:
         yield
     except BaseException:
-        job.cancel(SECONDS)
+        job.cancel(PROBE_SECONDS)
         raise
-    _take(spark, _result(job, SECONDS))
+    _take(spark, _result(job, PROBE_SECONDS))
 
 
 def _take(spark: SparkSession, environments: list[dict[str, Any]]) -> None:
@@ -160,7 +160,9 @@ def _look_here(python: str) -> list[dict[str, Any]]:
     look, _ = _functions()
     command = [program, "-c", f"{_FUTURE}{textwrap.dedent(inspect.getsource(look))}\nprint(look({NEEDED}))"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True, env={**os.environ})
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=True, env={**os.environ}
+        )
         return [json.loads(done.stdout)]
     except (OSError, subprocess.SubprocessError, ValueError):  # Spark will say why
         return []
@@ -173,5 +175,5 @@ def _start_job(spark: SparkSession, action: Callable[[], list[str]]) -> SparkJob
 def _result(job: SparkJob, seconds: float) -> list[dict[str, Any]]:
     """What it has found; nothing if it does not end in time, or fails."""
     if not job.wait(seconds):
-        job.cancel(SECONDS)
+        job.cancel(PROBE_SECONDS)
     return [json.loads(found) for found in job.result or []]

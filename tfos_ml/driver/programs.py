@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tfos_ml.protocol.cluster_template import ClusterTemplate
     from tfos_ml.protocol.settings import NodeSettings
 
-RESERVATION_TIMEOUT = 600.0
-
 
 def make_task(
     spark: SparkSession, template: ClusterTemplate, program: bytes, settings: NodeSettings, **others: Any

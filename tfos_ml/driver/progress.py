@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.common.limits import SHOWN_SECONDS
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.driver.learning_curves import svg
 from tfos_ml.protocol.control_messages import NodeProgress
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tfos_ml.driver.control_server import ControlServer
 
 CLEAR_LINE, SPARKS_BAR = "\r\x1b[2K", "\r" + 80 * " " + "\r"  # the second where nothing knows escapes: files, consoles
-SHOWN_SECONDS = 0.2
 BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
 
 

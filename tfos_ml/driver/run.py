@@ -19,6 +19,7 @@ from tfos_ml import errors
 from tfos_ml.agent.node_info import NodeInfo
 from tfos_ml.agent.spark_task import TaskInfo
 from tfos_ml.agent.standalone_supervisor import StandaloneNode, SupervisorProcess, start_supervisor
+from tfos_ml.common.limits import CAUSE_SECONDS, CLEANUP_SECONDS, POLL_SECONDS, TASKS_END_SECONDS
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.job_errors import feed_error, node_error
 from tfos_ml.driver.progress import write_lines
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-POLL_SECONDS = 0.1
-CLEANUP_TIMEOUT = 6.0  # for nodes to confirm that they have cleaned up; none does whose reaper was killed with it
-CAUSE_SECONDS = 5.0  # for Spark to report why it could not read a node's rows
-END_SECONDS = 10.0  # for the tasks of a failed run to end by themselves
 one_at_a_time = threading.Lock()
 """Held while nodes gather: two clusters that each hold some slots would wait for each other for ever."""
 
@@ -84,7 +81,7 @@ class Run:
 
     # Watching
 
-    def polls(self, job: SparkJob, end_seconds: float = END_SECONDS) -> Iterator[None]:
+    def polls(self, job: SparkJob, end_seconds: float = TASKS_END_SECONDS) -> Iterator[None]:
         """Yield every ``POLL_SECONDS`` until a job has ended; raises as :meth:`check`."""
         while not job.wait(POLL_SECONDS):
             self._write_lines()
@@ -93,7 +90,7 @@ class Run:
             if not job.wait(0):
                 yield
 
-    def check(self, job: SparkJob | None = None, end_seconds: float = END_SECONDS) -> None:
+    def check(self, job: SparkJob | None = None, end_seconds: float = TASKS_END_SECONDS) -> None:
         """Raise the first failure that a node has reported, or ``NodeLostError`` for a node silent for its lease.
 
         A `job` first gets `end_seconds` to end by itself, since Spark prints errors of tasks that it kills.
@@ -144,7 +141,7 @@ class Run:
         present = self.control.all_gather.first()
         return [node.label for node in self.task.template.nodes if node.rank not in present]
 
-    def wait(self, job: SparkJob, end_seconds: float = END_SECONDS) -> Any:
+    def wait(self, job: SparkJob, end_seconds: float = TASKS_END_SECONDS) -> Any:
         """Watch a job to its end; returns its result, and raises as :meth:`check` and :meth:`result`."""
         for _ in self.polls(job, end_seconds):
             pass
@@ -168,19 +165,19 @@ class Run:
         """Ask the nodes to stop, and cancel their job."""
         self.control.nodes.stop()
         if self._job is not None:
-            self._job.cancel(CLEANUP_TIMEOUT)
+            self._job.cancel(CLEANUP_SECONDS)
 
     def close(self) -> None:
-        """Wait until the nodes have released everything, at most ``CLEANUP_TIMEOUT``, and stop listening."""
+        """Wait until the nodes have released everything, at most ``CLEANUP_SECONDS``, and stop listening."""
         self.control.nodes.stop()
         for process in self._on_driver:
             _end(process)
-        if not self.control.nodes.wait_gone(CLEANUP_TIMEOUT):
-            logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_TIMEOUT)
+        if not self.control.nodes.wait_gone(CLEANUP_SECONDS):
+            logger.warning("Some nodes have not confirmed within %g s that they cleaned up", CLEANUP_SECONDS)
         self._write_lines()
         self.control.close()
-        if self._job is not None and not self._job.wait(CLEANUP_TIMEOUT):
-            self._job.cancel(CLEANUP_TIMEOUT)
+        if self._job is not None and not self._job.wait(CLEANUP_SECONDS):
+            self._job.cancel(CLEANUP_SECONDS)
         self._show()  # what a node had reported just before it failed
 
     def _write_lines(self) -> None:
@@ -201,7 +198,7 @@ def _end(process: SupervisorProcess) -> None:
     """Wait for the end of a node's supervisor; kill it if it takes too long: its reaper cleans up."""
     process.close()
     try:
-        process.wait(CLEANUP_TIMEOUT)
+        process.wait(CLEANUP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(CLEANUP_TIMEOUT)
+        process.wait(CLEANUP_SECONDS)

@@ -21,6 +21,7 @@ from pyarrow import fs
 
 from tfos_ml.common import filesystems
 from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.limits import LEFTOVER_SECONDS
 from tfos_ml.common.redact import redact
 from tfos_ml.data.order import pack_counts
 from tfos_ml.data.schema import ROW_COLUMN
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 _PART = re.compile(r"part-\d+-.*\.parquet$")
 MANIFEST = "manifest.json"
 BUCKETS = 60  # or a multiple: divides evenly among 1 to 6, 10, 12, 15, 20 and 30 nodes
-LEFTOVER_SECONDS = 86400.0  # older files without a manifest were left by a killed writer
 MOST_NAMED = 3  # in a message
 _writing = threading.Lock()  # of several fits that begin at once, only one writes
 _known: dict[str, DataFrame] = {}  # by directory, a DataFrame that has its rows

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from tfos_ml.common.limits import CANCEL_SECONDS
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import session_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CANCEL_SECONDS = 0.5
 MAX_TASKS = 10_000
 PROGRESS_INTERVAL = "spark.connect.progress.reportInterval"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from tfos_ml.common.limits import NOTICE_SECONDS
 from tfos_ml.protocol.control_messages import NodeProgress
 
 logger = logging.getLogger(__name__)
-NOTICE_SECONDS = 5.0
 
 
 class WaitNotice:

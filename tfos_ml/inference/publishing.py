@@ -130,7 +130,7 @@ def fetch(uri: str, directory: str) -> Listing:
 def listing(uri: str) -> Listing | None:
     """The path, size and time of each file at a URI; None if it is not a directory.
 
-    Raises ``ModelError`` if the URI cannot be read, or does not answer within ``filesystems.DEADLINE``.
+    Raises ``ModelError`` if the URI cannot be read, or does not answer within ``filesystems.STORE_SECONDS``.
     """
 
     def find(filesystem: fs.FileSystem, path: str) -> Listing | None:

@@ -11,14 +11,13 @@ import struct
 import threading
 from collections.abc import Iterator
 
+from tfos_ml.common.limits import CHANNEL_CLOSE_SECONDS, HEARTBEAT_TIMEOUT
 from tfos_ml.errors import NodeExitError, VersionMismatchError
 from tfos_ml.protocol.codec import MessageError, decode, encode
 from tfos_ml.protocol.frames import frame, receive_frame
 from tfos_ml.protocol.messages import Message
 
 HEARTBEAT = "TFOS_ML_HEARTBEAT"  # environment variable of the process: seconds between two heartbeats
-CLOSE_SECONDS = 10.0
-SEND_TIMEOUT = 120.0  # as long as a TensorFlow process may be silent
 
 
 class ChannelClosedError(ConnectionError):
@@ -31,7 +30,7 @@ class Channel:
     A peer that reads nothing for `send_timeout` seconds counts as gone.
     """
 
-    def __init__(self, sock: socket.socket, send_timeout: float = SEND_TIMEOUT):
+    def __init__(self, sock: socket.socket, send_timeout: float = HEARTBEAT_TIMEOUT):
         self._sock = sock
         self._timeout = send_timeout
         deadline = struct.pack("ll", int(send_timeout), int(send_timeout % 1 * 1e6))  # a struct timeval
@@ -92,7 +91,7 @@ class QueuedChannel(Channel):
     noticed elsewhere. :meth:`check` raises if a peer that is alive reads nothing for `send_timeout` seconds.
     """
 
-    def __init__(self, sock: socket.socket, send_timeout: float = SEND_TIMEOUT):
+    def __init__(self, sock: socket.socket, send_timeout: float = HEARTBEAT_TIMEOUT):
         super().__init__(sock, send_timeout)
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._is_stuck = False
@@ -131,4 +130,4 @@ class QueuedChannel(Channel):
         self._queue.put(None)
         super().close()
         if self._sender.is_alive():
-            self._sender.join(CLOSE_SECONDS)
+            self._sender.join(CHANNEL_CLOSE_SECONDS)

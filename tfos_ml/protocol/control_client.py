@@ -8,13 +8,11 @@ from urllib.parse import urlsplit
 
 import pyarrow.flight as flight
 
+from tfos_ml.common.limits import CALL_RETRY_SECONDS, CALL_TIMEOUT, REFUSED_SECONDS
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_messages import A, Request, answer_type
 from tfos_ml.protocol.transport import checked_credentials, connect
 
-CALL_TIMEOUT = 5.0
-RETRY_SECONDS = 0.2
-REFUSED_SECONDS = 3.0  # the driver is gone if its host refuses connections so long: a stopped one still accepts them
 RECONNECT = {"grpc.initial_reconnect_backoff_ms": 200, "grpc.max_reconnect_backoff_ms": 1_000}
 NO_ANSWER = (
     flight.FlightUnavailableError,
@@ -56,7 +54,7 @@ class ControlClient:
             except NO_ANSWER:
                 if time.monotonic() > deadline or refusals.are_final():
                     raise
-                time.sleep(RETRY_SECONDS)
+                time.sleep(CALL_RETRY_SECONDS)
 
     def refusals(self) -> Refusals:
         """Whether the driver's host refuses connections."""

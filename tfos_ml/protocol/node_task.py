@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tfos_ml.common.limits import HEARTBEAT_TIMEOUT
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.protocol.addresses import ANY_PORT
@@ -32,7 +33,7 @@ class NodeTask:
     lease: float | None = None  # seconds without an answer of the driver after which a node ends
     shutdown_timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     is_independent: bool = False  # whether each node is a cluster of its own
-    heartbeat_timeout: float = 120.0  # seconds without one after which a TensorFlow process counts as stuck
+    heartbeat_timeout: float = HEARTBEAT_TIMEOUT  # seconds without one after which a TensorFlow process counts as stuck
     node_ports: range = ANY_PORT
     shares_console: bool = False  # whether what nodes print comes to the driver's console anyway, as in local mode
     verbose: int = 0  # what of the nodes' output is sent to the driver

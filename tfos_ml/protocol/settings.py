@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tfos_ml.common.hadoop import default_fs, driver_places
+from tfos_ml.common.limits import FEED_TIMEOUT
 from tfos_ml.common.sessions import is_local
 from tfos_ml.data.order import SHUFFLE_BYTES
 from tfos_ml.protocol.paths import absolute_path
@@ -13,7 +14,6 @@ from tfos_ml.protocol.paths import absolute_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FEED_TIMEOUT = 600.0
 ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
 _ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 

@@ -16,15 +16,9 @@ from tfos_ml.errors import NodeEndedWarning
 from tfos_ml.protocol.failure import Failure
 
 LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
-LEASE_SECONDS = 60.0
-"""How long driver and nodes wait for a sign of life of each other, by default.
-
-It is longer than pauses of healthy programs (garbage collection, a debugger). It is shorter than Spark's own
-``spark.network.timeout`` of 120 s, so that Spark still has the tasks when the run is given up."""
 WORKER_SETTING = "spark.tfos_ml.workerGrace"
 EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"
 IDLE_SETTING = "spark.tfos_ml.idleSeconds"
-IDLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tfos_ml.common.limits import SERVER_CLOSE_SECONDS
 from tfos_ml.errors import ClusterConfigError
 from tfos_ml.protocol.addresses import Endpoint, bracketed
 from tfos_ml.protocol.codec import MessageError, decode, encode
 
-CLOSE_TIMEOUT = 5.0
 MAX_MESSAGE_BYTES = 8 << 20
 """The limit of one message. Rows and files travel in streams, which are read piece by piece."""
 
@@ -275,7 +275,7 @@ def _close(listener: _Listener) -> None:
     except RuntimeError:  # the interpreter is shutting down
         listener.release()
     else:
-        thread.join(CLOSE_TIMEOUT)
+        thread.join(SERVER_CLOSE_SECONDS)
 
 
 def _check_free(host: str, port: int) -> None:

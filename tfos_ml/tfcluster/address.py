@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tfos_ml.common.limits import STOP_STREAM_SECONDS
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import RequestStop
-
-STOP_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,6 @@ class ClusterAddress:
         """Ask the driver to end the stream that feeds it; raises ``pyarrow.lib.ArrowException`` if it is not there."""
         client = ControlClient(self.location, self.token)
         try:
-            client.call_reliably(RequestStop(), STOP_SECONDS)
+            client.call_reliably(RequestStop(), STOP_STREAM_SECONDS)
         finally:
             client.close()

@@ -9,14 +9,13 @@ from typing import Any
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec
+from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_END_SECONDS, LEASE_SECONDS, POLL_SECONDS
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.feed_jobs import feeding, inferring
-from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
+from tfos_ml.driver.run import Run
 from tfos_ml.protocol.control_messages import FeedSegment
 from tfos_ml.protocol.partition_grants import check_rows
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, LEASE_SETTING
-
-FEED_END_SECONDS = 2.0  # for feed tasks of a failed run to end; one whose node stands still learns nothing
+from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 
 
 class Feeding:
@@ -41,7 +40,7 @@ class Feeding:
             try:
                 fed = self._run.wait(job, FEED_END_SECONDS)
             except BaseException:
-                job.cancel(CLEANUP_TIMEOUT)
+                job.cancel(CLEANUP_SECONDS)
                 raise
             self._check_fed(fed, spec.number)
         finally:

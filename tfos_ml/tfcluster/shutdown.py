@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfos_ml import errors
+from tfos_ml.common.limits import CLEANUP_SECONDS, POLL_SECONDS, STREAM_SECONDS
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.run import CLEANUP_TIMEOUT, POLL_SECONDS, Run
+from tfos_ml.driver.run import Run
 from tfos_ml.driver.wait_notice import WaitNotice
 from tfos_ml.protocol.control_messages import Ending
 from tfos_ml.protocol.shutdown_timeouts import Limit
-
-STREAM_SECONDS = 0.5
 
 
 @dataclass
@@ -62,7 +61,7 @@ class Shutdown:
         nodes, notice = self.control.nodes, WaitNotice()
         nodes.announce(None)
         nodes.ending = Ending(Limit.of_setting("grace_secs", float(grace_secs)) if grace_secs > 0 else None)
-        last_deadline = self.deadline + CLEANUP_TIMEOUT
+        last_deadline = self.deadline + CLEANUP_SECONDS
         while not nodes.have_results(range(self.run.task.template.size), POLL_SECONDS):
             self.run.check()
             is_trained = all(node.job_name in ("ps", "evaluator") for node in nodes.unfinished())

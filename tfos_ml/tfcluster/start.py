@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 from tfos_ml import errors
 from tfos_ml.agent.node_info import NodeInfo, read_infos
 from tfos_ml.agent.standalone_supervisor import start_node
+from tfos_ml.common.limits import POLL_SECONDS, TENSORBOARD_SECONDS
 from tfos_ml.driver.preflight import check_settings, check_slots
 from tfos_ml.driver.probe import check_executors
-from tfos_ml.driver.run import POLL_SECONDS, Run, one_at_a_time
+from tfos_ml.driver.run import Run, one_at_a_time
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
-
-BOARD_TIMEOUT = 60.0
 
 
 def check_spark(spark: SparkSession, num_executors: int, on_driver: int, timeout: float) -> None:
@@ -45,7 +44,7 @@ def start_nodes(run: Run, ranks: RDD[int], program: bytes, is_fed: bool) -> list
 def await_tensorboard(run: Run) -> str:
     """URL of the chief's TensorBoard; raises ``ReservationTimeoutError`` if it does not start, or as ``Run.check``."""
     nodes, chief_rank = run.control.nodes, run.task.template.chief_rank
-    deadline = time.monotonic() + BOARD_TIMEOUT
+    deadline = time.monotonic() + TENSORBOARD_SECONDS
     while True:
         chief = nodes.progress().get(chief_rank)
         if chief is not None and chief.tensorboard is not None:
@@ -57,5 +56,5 @@ def await_tensorboard(run: Run) -> str:
                 "set log_dir to choose where, and start tensorboard --logdir there."
             )
         if time.monotonic() > deadline:
-            raise errors.ReservationTimeoutError(f"TensorBoard has not started within {BOARD_TIMEOUT:g} s.")
+            raise errors.ReservationTimeoutError(f"TensorBoard has not started within {TENSORBOARD_SECONDS:g} s.")
         time.sleep(POLL_SECONDS)

@@ -14,19 +14,20 @@ from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode
 from tfos_ml.agent.node_info import NodeInfo
 from tfos_ml.common.arguments import check_rows
+from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_TIMEOUT, RESERVATION_TIMEOUT
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.preflight import shuffle_memory, shutdown_timeouts, spool_memory
-from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
+from tfos_ml.driver.programs import check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import NodesWatch
-from tfos_ml.driver.run import CLEANUP_TIMEOUT, Run
+from tfos_ml.driver.run import Run
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
+from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.tf_model import TFModel
@@ -494,4 +495,4 @@ class TFCluster:
             return
         self._closed = True
         self._run.close()
-        self._watch.close(CLEANUP_TIMEOUT)
+        self._watch.close(CLEANUP_SECONDS)

@@ -12,11 +12,12 @@ import cloudpickle
 from tfos_ml import errors
 from tfos_ml.agent.spark_task import PlainTask, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
+from tfos_ml.common.limits import FEED_TIMEOUT, LEASE_SECONDS, RESERVATION_TIMEOUT
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots
 from tfos_ml.driver.probe import check_executors
-from tfos_ml.driver.programs import RESERVATION_TIMEOUT, check_map_fun, classic_session, make_task
+from tfos_ml.driver.programs import check_map_fun, classic_session, make_task
 from tfos_ml.driver.run import Run
 from tfos_ml.protocol import results
 from tfos_ml.protocol.addresses import driver_endpoint
@@ -24,8 +25,8 @@ from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.settings import FEED_TIMEOUT, NodeSettings
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SECONDS, warn_of_ended
+from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tfos_ml.common.limits import TAKEN_SECONDS
 from tfos_ml.data import rdd_to_arrow
 from tfos_ml.data.arrow import concat_padded, plain, spec_of, to_numpy
 from tfos_ml.data.arrow_to_rdd import to_elements
@@ -21,8 +22,6 @@ from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.messages import Answers, ChunkRead, ChunkReleased, RowsTaken, Segment, SegmentRead
 from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.inbox import Inbox
-
-TAKEN_SECONDS = 1.0
 
 
 class ClusterFeed(DataFeed):

@@ -31,6 +31,7 @@ from typing import NoReturn
 
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.cgroup import is_memory_short
+from tfos_ml.common.limits import FORK_REQUEST_SECONDS, QUIET_SECONDS, TICK_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks
 from tfos_ml.inference.tensorflow_import import (
     import_tensorflow,
@@ -53,9 +54,6 @@ PROGRAM_MODULES = ("pyspark.sql", "pyspark.ml", "tfos_ml.stages.keras_estimator"
 """Modules that programs with train functions in their own modules import; imported when the server is idle."""
 KERAS_MODULES = ("keras", "tfos_ml.keras.training", "tfos_ml.keras.model.inspection", "tfos_ml.worker.export")
 _PARTS = ("data", "distribute", "nest", "raw_ops", "saved_model", "train")  # of TensorFlow, loaded when first used
-_REQUEST_SECONDS = 3.0  # less than clients wait before they take a server for hung
-_TICK_SECONDS = 5.0
-_QUIET_SECONDS = 1.0
 _PR_SET_NAME = 15
 
 
@@ -123,9 +121,9 @@ class ForkServer:
         for owner in self._owners.values():
             self._selector.register(owner, selectors.EVENT_READ, self._forget_ended_owners)
         idle_since = time.monotonic()
-        has_time, tick = not self._when_idle, min(_TICK_SECONDS, self._idle_seconds)
+        has_time, tick = not self._when_idle, min(TICK_SECONDS, self._idle_seconds)
         while self._owners:
-            events = self._selector.select(tick if has_time else _QUIET_SECONDS)
+            events = self._selector.select(tick if has_time else QUIET_SECONDS)
             for key, _ in events:
                 key.data()
                 idle_since = time.monotonic()
@@ -146,7 +144,7 @@ class ForkServer:
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
-        connection.settimeout(_REQUEST_SECONDS)
+        connection.settimeout(FORK_REQUEST_SECONDS)
         descriptors: list[int] = []
         try:
             unix_sockets.check_peer(connection)

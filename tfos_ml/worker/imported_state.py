@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-_NAME_SECONDS = 3.0  # for the memory allocator's thread to get its name, on a busy machine
+from tfos_ml.common.limits import ALLOCATOR_SECONDS
 
 
 class ImportedState:
@@ -42,7 +42,7 @@ class ImportedState:
         return None
 
     def _has_new_threads(self) -> bool:
-        deadline = time.monotonic() + _NAME_SECONDS
+        deadline = time.monotonic() + ALLOCATOR_SECONDS
         while _threads() - self._threads:
             if time.monotonic() > deadline:
                 return True

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from tfos_ml.common.filesystems import DEADLINE, SLOWEST, StorageError, open_uri, storage_errors, within_deadline
+from tfos_ml.common.filesystems import SLOWEST, StorageError, open_uri, storage_errors, within_deadline
+from tfos_ml.common.limits import STORE_SECONDS
 from tfos_ml.common.redact import redact
 
 
@@ -34,7 +35,7 @@ class LogUpload:
         if self._uri is None:
             return True
         changed = self._changed()
-        seconds = DEADLINE + sum(size for size, _ in changed.values()) / SLOWEST
+        seconds = STORE_SECONDS + sum(size for size, _ in changed.values()) / SLOWEST
         try:
             within_deadline(partial(self._copy, self._uri, changed), self._uri, seconds)
         except StorageError as error:

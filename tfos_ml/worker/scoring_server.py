@@ -24,14 +24,13 @@ import pyarrow as pa
 
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.cgroup import is_memory_short
+from tfos_ml.common.limits import SCORER_IDLE_SECONDS, TICK_SECONDS
 from tfos_ml.common.pids import ProcessHandle
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.shared_batches import BatchSent, Ready, SharedBatches
 from tfos_ml.inference.tensorflow_import import import_tensorflow
 
 OUTPUT = "output"  # the column with the results
-MIN_IDLE_SECONDS = 10.0  # time for the process that has started it to connect
-_TICK_SECONDS = 5.0
 
 
 class ScoringServer:
@@ -66,7 +65,7 @@ class ScoringServer:
             selector.register(self._owner, selectors.EVENT_READ)
             idle_since = time.monotonic()
             while not self._owner.wait(0):
-                for key, _ in selector.select(min(_TICK_SECONDS, self._idle_seconds)):
+                for key, _ in selector.select(min(TICK_SECONDS, self._idle_seconds)):
                     if key.fileobj is self._listener:
                         self._accept()
                 if self._connected:
@@ -165,7 +164,7 @@ def main(arguments: Sequence[str]) -> None:
     owner = ProcessHandle.open(int(pid), int(started))
     if owner is not None:
         import_tensorflow()
-        ScoringServer(listener, Path(path), owner, max(float(idle_seconds), MIN_IDLE_SECONDS)).serve()
+        ScoringServer(listener, Path(path), owner, max(float(idle_seconds), SCORER_IDLE_SECONDS)).serve()
 
 
 if __name__ == "__main__":

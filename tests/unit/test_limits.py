@@ -1,0 +1,31 @@
+"""The seconds of a run, and what each has to be longer or shorter than."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tfos_ml.common import limits
+
+PACKAGE = Path(limits.__file__).parents[1]
+RUNS = ("agent", "driver", "protocol", "worker", "common", "tfcluster")
+
+
+@pytest.mark.parametrize("relation", limits.SHORTER)
+def test_what_must_be_shorter_is(relation):
+    shorter, longer = limits.SHORTER[relation]
+    assert shorter < longer
+
+
+def test_seconds_of_a_run_are_in_one_place():
+    elsewhere = [
+        f"{path}: {target.id}"
+        for folder in RUNS
+        for path in (PACKAGE / folder).glob("*.py")
+        if path.name != "limits.py"
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id.endswith(("SECONDS", "TIMEOUT", "DEADLINE"))
+    ]
+    assert not elsewhere
