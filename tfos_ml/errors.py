@@ -16,19 +16,17 @@
     │   ├── SnapshotError            a cacheDir that cannot be used, or has other rows
     │   └── DestinationError         a directory that cannot be written or is in use
     ├── DataError                    found in the data
-    │   ├── EmptyDataError           no rows at all
+    │   ├── EmptyDataError           no rows at all, or too few to give every worker a batch in every step
     │   ├── NullValueError           a null where none is allowed
     │   ├── NonFiniteValueError      NaN or infinity where none is allowed
     │   ├── LabelRangeError          labels that the model's loss cannot take
     │   ├── CorruptRecordError       a TFRecord that is damaged, or does not fit the columns
-    │   ├── ShapeError               rows that do not have the expected shape or dtype
-    │   └── UnevenDataError          too few rows to give every worker a batch in every step
+    │   └── ShapeError               rows that do not have the expected shape or dtype
     ├── ModelError                   a SavedModel that is missing or does not fit
     │   ├── NothingExportedError     the train function exported no model
     │   └── SignatureError           names, dtypes or row counts differ from the signature
     ├── MissingPackageError          pyspark, TensorFlow or MLflow is not installed
     ├── NoSummaryError               a model that was not made by fit has no summary
-    ├── RowsLostError                nodes of a TFCluster took other rows than the input has
     ├── FitCancelledError            the Spark job was canceled, or the session stopped
     │   └── TrialPrunedError         a search has ended a fit that is worse than others were
     ├── SearchError                  no trial of a search has a result
@@ -41,7 +39,7 @@
         ├── NodeExitError            the TensorFlow process died: exit code or signal
         ├── NodeLostError            the node's Spark task, Python worker or host is gone
         │   └── PythonDaemonError    Spark's Python daemon had ended, so the node could not start
-        ├── InputLostError           Spark could not read all of the node's rows
+        ├── InputLostError           Spark could not read all of the node's rows, or nodes took others
         ├── FileReadError            a node could not read a file of its input
         ├── SupersededError          a later attempt writes to the same modelDir
         ├── FeedTimeoutError         a node waited too long for rows, or for space for rows
@@ -148,7 +146,7 @@ class DataError(TfosMlError, ValueError):
 
 
 class EmptyDataError(DataError):
-    """The DataFrame has no rows."""
+    """The DataFrame has no rows, or too few to give every worker a batch in every step."""
 
 
 class NullValueError(DataError):
@@ -187,10 +185,6 @@ class ShapeError(DataError):
     """Rows do not have the shape or dtype that is expected."""
 
 
-class UnevenDataError(DataError):
-    """A worker would have no row in some step."""
-
-
 class ModelError(TfosMlError):
     """A SavedModel is missing, unreadable or does not fit its use."""
 
@@ -209,10 +203,6 @@ class MissingPackageError(TfosMlError, ImportError):
 
 class NoSummaryError(TfosMlError, RuntimeError):
     """A model that was not made by ``fit`` was asked for its summary."""
-
-
-class RowsLostError(TfosMlError):
-    """The nodes of a ``TFCluster`` received more or fewer rows of a partition than Spark has read."""
 
 
 class FitCancelledError(TfosMlError):
@@ -348,7 +338,7 @@ class PythonDaemonError(NodeLostError):
 
 
 class InputLostError(NodeError):
-    """Spark could not read all rows of a node, so the training does not count."""
+    """Spark could not read all rows of a node, or nodes took others, so the training does not count."""
 
 
 class FileReadError(NodeError):

@@ -241,6 +241,6 @@ def test_fewer_rows_than_workers_is_an_error_before_the_first_step(spark, tmp_pa
     estimator = TFEstimator(
         trainFn=train_functions.record_dataset, tfArgs={"directory": str(tmp_path)}, clusterSize=2, verbose=0
     )
-    with pytest.raises(errors.UnevenDataError, match="has 0 row"):
+    with pytest.raises(errors.EmptyDataError, match="has 0 row"):
         estimator.fit(df)
     assert not read(tmp_path)

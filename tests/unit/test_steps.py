@@ -12,7 +12,7 @@ from tfos_ml.data.order import (
     permute,
     total_counts,
 )
-from tfos_ml.errors import UnevenDataError
+from tfos_ml.errors import EmptyDataError
 
 LARGE_TOTALS = [2**16 - 1, 2**16, 2**16 + 1, 100_003]
 
@@ -90,7 +90,7 @@ class TestSteps:
         for rows in SMALL_CLUSTERS:
             if 0 < -(-max(rows) // batch) <= min(rows):
                 continue
-            with pytest.raises(UnevenDataError):
+            with pytest.raises(EmptyDataError):
                 agree_steps(by_worker(rows), batch, drop_remainder=False)
 
     def test_drop_remainder_leaves_only_full_batches(self, batch):
@@ -108,7 +108,7 @@ class TestSteps:
 @pytest.mark.parametrize("drop_remainder", [False, True])
 def test_error_names_the_poorest_worker_and_all_rows(drop_remainder):
     rows = {"chief:0": 9, "worker:0": 0, "worker:1": 8}
-    with pytest.raises(UnevenDataError) as caught:
+    with pytest.raises(EmptyDataError) as caught:
         agree_steps(rows, 4, drop_remainder)
     assert str(caught.value).startswith("worker:0 has 0 row(s)")
     assert str(rows) in str(caught.value)

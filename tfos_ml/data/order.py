@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfos_ml.errors import UnevenDataError
+from tfos_ml.errors import EmptyDataError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -173,7 +173,7 @@ def _mix(values: UInt64s) -> UInt64s:
 def agree_steps(rows: dict[str, int], batch_size: int, drop_remainder: bool) -> int:
     """Number of batches of `batch_size` rows that every worker makes, given the rows of each.
 
-    With `drop_remainder`, rows that do not fill a batch on every worker are dropped. Raises ``UnevenDataError`` if a
+    With `drop_remainder`, rows that do not fill a batch on every worker are dropped. Raises ``EmptyDataError`` if a
     worker would have no row in some step.
 
     >>> agree_steps({"worker:0": 9, "worker:1": 8}, 4, drop_remainder=False)
@@ -187,7 +187,7 @@ def agree_steps(rows: dict[str, int], batch_size: int, drop_remainder: bool) -> 
             if drop_remainder
             else "Use fewer workers, a larger batch, or drop_remainder=True."
         )
-        raise UnevenDataError(
+        raise EmptyDataError(
             f"{fewest} has {rows[fewest]} row(s), which cannot give every worker a batch in each of "
             f"{max(steps, 1)} step(s) of {batch_size} row(s) a worker (drop_remainder={drop_remainder}). "
             f"Rows by worker: {rows}. {advice}"

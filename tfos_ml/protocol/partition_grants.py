@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.flight as flight
 
-from tfos_ml.errors import RowsLostError
+from tfos_ml.errors import InputLostError
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import ClaimPartition, CommitPartition, ReleasePartition
 
@@ -143,11 +143,11 @@ class GrantClient:
 
 
 def check_rows(read: Mapping[int, int], committed: Mapping[int, int]) -> None:
-    """Raise ``RowsLostError`` unless, for each partition, nodes have committed as many rows as its feed task read."""
+    """Raise ``InputLostError`` unless, for each partition, nodes have committed as many rows as its feed task read."""
     wrong = [partition for partition, rows in sorted(read.items()) if committed.get(partition, 0) != rows]
     if wrong:
         some = [f"{p}: {read[p]} read, {committed.get(p, 0)} received" for p in wrong[:NAMED_PARTITIONS]]
-        raise RowsLostError(
+        raise InputLostError(
             f"For {len(wrong)} of {len(read)} partitions, the nodes received a different number of rows than Spark "
             f"read: {'; '.join(some)}. If Spark computed a partition twice, it got other rows the second time: make "
             "the input deterministic (sort before rand() or limit(), or cache it or write it to files first)."

@@ -64,7 +64,7 @@ class Feeding:
         while (committed := self._control.feeds.committed(number, POLL_SECONDS)) is None:
             self._run.check()
             if time.monotonic() > deadline:
-                raise errors.RowsLostError(
+                raise errors.InputLostError(
                     f"Some nodes have not said within {LEASE_SETTING}={self._lease:g} s whether they have taken over "
                     "rows that were granted to them. Shut the cluster down, and see their logs."
                 )

@@ -302,9 +302,8 @@ class TFCluster:
         FeedTimeoutError
             If the train function stops reading.
         InputLostError
-            If Spark could not read all rows.
-        RowsLostError
-            If the nodes have received other rows than Spark has read. They may have trained on some of them.
+            If Spark could not read all rows, or the nodes have received other rows than Spark has read. They may have
+            trained on some of them.
         """
         self._check_feed(qname)
         check_seconds("feed_timeout", feed_timeout)

@@ -173,10 +173,8 @@ class NodeContext:
         ShapeError
             If vectors of one column have different sizes.
         EmptyDataError
-            If there is no row at all.
-        UnevenDataError
-            If some worker would have no row in some step, for instance when there are fewer
-            rows than workers.
+            If there is no row at all, or some worker would have no row in some step, for instance
+            when there are fewer rows than workers.
         CollectiveCallError
             If this or another worker reads with :meth:`get_data_feed`.
         SpoolFullError
