@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tfos_ml.compat.gpu_info import assign_gpus
-from tfos_ml.compat.removed import removed
+from tfos_ml.compat.util import removed
 from tfos_ml.errors import ParamError
 from tfos_ml.protocol.paths import absolute_path
 

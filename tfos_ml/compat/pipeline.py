@@ -23,7 +23,7 @@ from tfos_ml.common.arguments import check_dataframe
 from tfos_ml.compat import TFCluster, util
 from tfos_ml.compat.gpu_info import num_gpus
 from tfos_ml.compat.map_functions import MapFun
-from tfos_ml.compat.removed import removed
+from tfos_ml.compat.util import removed
 from tfos_ml.data.schema import quoted
 from tfos_ml.driver.programs import classic_session
 from tfos_ml.errors import ParamError

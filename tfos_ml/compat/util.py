@@ -5,15 +5,26 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NoReturn
 
 from tfos_ml.compat import gpu_info
-from tfos_ml.compat.removed import removed
+from tfos_ml.errors import RemovedError
 from tfos_ml.protocol.addresses import address_towards
 
 _HADOOP, _DONE = "HADOOP_PREFIX", "TFOS_CLASSPATH_UPDATED"
 _ANYWHERE = "udp://192.0.2.1:80"  # an address for documentation; nothing is sent there
+
+
+def removed(name: str, instead: str) -> Callable[..., NoReturn]:
+    """A function that raises ``RemovedError``, which says what to use instead; for tfos_ml itself."""
+
+    def gone(*args: Any, **kwargs: Any) -> NoReturn:
+        raise RemovedError(f"{name}() is gone. {instead}")
+
+    gone.__doc__ = f"Gone: raises ``RemovedError``. {instead}"
+    return gone
+
 
 write_executor_id = removed("util.write_executor_id", "Use ctx.executor_id.")
 read_executor_id = removed("util.read_executor_id", "Use ctx.executor_id.")

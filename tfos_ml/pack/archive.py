@@ -19,7 +19,7 @@ import tfos_ml
 from tfos_ml.common.packed import MANIFEST
 from tfos_ml.errors import DestinationError, PackedEnvironmentError
 from tfos_ml.pack.environment import files_of
-from tfos_ml.pack.interpreter import Interpreter, least_glibc
+from tfos_ml.pack.interpreter import Interpreter
 
 GZIP_LEVEL = 4
 SUFFIXES = (".tar.gz", ".tgz")  # of what Spark unpacks on executors and takes from clients of Connect
@@ -78,8 +78,7 @@ def write(
         If its packages are for machines of several kinds.
     """
     machine, glibc = _platform(distributions)
-    if carried:
-        machine, glibc = machine or python.machine, max(glibc, least_glibc(path for _, path in carried))
+    machine = machine or (python.machine if carried else "")
     packed = Packed(python.version, machine, str(glibc or ""))
     versions = {one.name: one.version for one in distributions}
     manifest = {"python": packed.python, "machine": machine, "glibc": packed.glibc, "packages": versions}

@@ -74,8 +74,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     pack.add_argument(
         "--with-python",
         action="store_true",
-        help="pack the interpreter too, for executors without a Python; it must be in a directory of its own, as pyenv "
-        "or uv install it",
+        help="pack the interpreter too, for executors without a Python; it must be in a directory of its own, as uv "
+        "or pyenv install it",
     )
     pack.add_argument(
         "--everything",
