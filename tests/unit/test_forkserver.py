@@ -39,13 +39,11 @@ def start(owner, tmp_path):
     """Starts a function of ``forked.py``; what it prints is in a file."""
     started = []
 
-    def start(
-        function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER, application="", asker=None, **more
-    ):
+    def start(function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER, **more):
         output = tmp_path / f"output-{len(started)}"
         variables = child_environment(marker, 1, {PRELOADS: "0", **dict(environment)})
         with open(os.devnull, "rb") as nothing, open(output, "wb") as file:
-            forking = Forking(asker or owner.pid, idle_seconds, application)
+            forking = Forking(owner.pid, idle_seconds)
             process = start_process(
                 "forked", [function, *arguments], variables, nothing, file, forking, "a fork", **more
             )
@@ -147,19 +145,6 @@ class TestServer:
         assert ends(server.pid, DEADLINE)
         assert not list(directories(owner.pid))
         assert lives(process.pid)  # who asked for it lives
-
-    def test_of_an_application_ends_with_the_last_that_uses_it(self, start, owner):
-        with subprocess.Popen(["sleep", "600"]) as executor:
-            assert is_forked(start("end", "0", application="one"))
-            (server,) = servers(owner.pid)
-            assert is_forked(start("end", "0", application="one", asker=executor.pid))
-            assert servers(executor.pid) == []
-            owner.kill()
-            owner.wait(DEADLINE)
-            assert is_forked(start("end", "0", application="one", asker=executor.pid))
-            assert servers(owner.pid) == [server]
-            executor.kill()
-            assert ends(server.pid, DEADLINE)
 
     def test_that_does_not_answer_is_killed_and_replaced_by_a_fresh_process(self, start, owner, monkeypatch):
         running = start("wait")

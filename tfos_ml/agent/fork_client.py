@@ -1,9 +1,9 @@
 """Starts processes that use TensorFlow: forks of a server that has already imported it, or fresh interpreters.
 
-A host has one fork server (:mod:`tfos_ml.worker.fork_server`) for each application (or executor), user, Python, and
-everything else that a process inherits from its parent, such as control groups and namespaces. Clients find the server
-by its socket, whose directory is named after all of these (:mod:`tfos_ml.agent.shared_sockets`). The first client
-starts the server. If a fork server is not possible, or refuses to fork, a fresh process is started.
+An executor has one fork server (:mod:`tfos_ml.worker.fork_server`), or the driver where that runs the nodes: its forks
+inherit what all processes of the executor do, such as limits, control groups and namespaces. Clients find the server by
+its socket, whose directory is named after the executor (:mod:`tfos_ml.agent.shared_sockets`). The first client starts
+the server. If a fork server is not possible, or refuses to fork, a fresh process is started.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
 from typing import IO, Protocol
@@ -53,17 +53,12 @@ class Process(Protocol):
 class Forking:
     """Which fork server is used, and how long it waits for the next request."""
 
-    owner: int  # pid; the server ends when all its owners have ended
+    owner: int  # pid of the executor, with which the server ends
     idle_seconds: float  # 0: there is no server
-    application: str = ""  # its processes on this host share a server; "": only the owner uses it
 
     def is_possible(self) -> bool:
         """Whether a server is used; not with GPUs, because forks cannot use a GPU that their parent has opened."""
         return self.idle_seconds > 0 and not has_gpu_device()
-
-    def alone(self) -> Forking:
-        """The same, but with a server for the owner only. A shared server may find other packages."""
-        return replace(self, application="")
 
 
 def start_process(
@@ -96,21 +91,15 @@ def start_process(
     """
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
     if forking is not None and forking.is_possible():
-        owner = (forking.owner, start_ticks(forking.owner) or 0)
-        request = ForkRequest(
-            module, ["0", *arguments], dict(environment), os.getcwd(), owner, name, outlives_requester
-        )
-        # The second attempt reaches a new server, if the first server has ended.
-        servers = [forking, forking, *([forking.alone()] if forking.application else [])]
-        while servers:
-            server = servers.pop(0)
+        request = ForkRequest(module, ["0", *arguments], dict(environment), os.getcwd(), name, outlives_requester)
+        for _ in range(2):  # a second server, if the first has just ended
             try:
-                return _fork(request, descriptors, server)
+                return _fork(request, descriptors, forking)
             except ConnectionError as error:
                 logger.info("%s: %s", name or module, error)
             except (OSError, ValueError, LookupError) as error:
                 logger.info("%s: %s", name or module, error)
-                servers = [other for other in servers if other != server]
+                break
         logger.info("%s is started afresh", name or module)
     return subprocess.Popen(
         module_command(module, str(os.getpid()), *arguments),
@@ -223,7 +212,7 @@ def _read(connection: socket.socket) -> bytes:
 def _connect(environment: Mapping[str, str], forking: Forking) -> tuple[socket.socket, Path]:
     """A connection to the fork server and the path of its socket; starts the server if there is none."""
     imports_keras = bool(environment.get(USES_KERAS)) or environment.get(PRELOADS) != "0"
-    path = socket_path(_KIND, forking.application or forking.owner, [read_at_start(environment), imports_keras])
+    path = socket_path(_KIND, forking.owner, [read_at_start(environment), imports_keras])
     with unix_sockets.locked(path.parent):
         connection = unix_sockets.connect(path)
         if connection is None:

@@ -79,7 +79,7 @@ class ResourceClaim:
         marker = new_marker()
         program = task.payload.read()
         environment = self._environment(marker, uses_keras=b"keras" in program)
-        forking = Forking(task.fork_owner or executor(), task.idle_seconds, task.application)
+        forking = Forking(task.fork_owner or executor(), task.idle_seconds)
         watch = task.lease or LEASE_SECONDS
         self._reaper = Reaper(marker, watch, frozen, environment, forking)  # first, as its start takes seconds
         scratch = self._guarded(spool.create_scratch())[0]  # deleted with whatever killed processes leave in it

@@ -14,9 +14,7 @@ from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.fork_server import NO_MARKER
 
 
-def prepare(
-    environment: Mapping[str, str], cpus: int | None, idle_seconds: float, fork_owner: int | None, application: str
-) -> None:
+def prepare(environment: Mapping[str, str], cpus: int | None, idle_seconds: float, fork_owner: int | None) -> None:
     """Start the fork server for later nodes, without waiting until it has imported Keras.
 
     Parameters
@@ -29,11 +27,9 @@ def prepare(
         Seconds that the server waits for its next request; 0: no server.
     fork_owner : int or None
         The server ends with this process; None: with this executor.
-    application : str
-        The application whose processes share the server.
     """
     context = TaskContext.get()
     assert context is not None
     variables = child_environment(NO_MARKER, cpus or context.cpus(), {USES_KERAS: "1", **environment})
-    start_server(variables, Forking(fork_owner or executor(), idle_seconds, application))
+    start_server(variables, Forking(fork_owner or executor(), idle_seconds))
     importlib.import_module("tfos_ml.agent.supervisor")  # while the server imports, too

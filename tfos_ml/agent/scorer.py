@@ -41,7 +41,6 @@ class ScoringProcess:
     model_bytes: int
     idle_seconds: float
     owner: int | None  # the driver, in local mode; None: this executor
-    application: str = ""  # see Forking
 
     @property
     def is_shared(self) -> bool:
@@ -90,9 +89,7 @@ class Scorer:
 
     def __init__(self, scoring: udf.ScoringSpec, process: ScoringProcess):
         self._scoring = scoring
-        self._server = ScoringProcessClient(
-            Forking(process.owner or executor(), process.idle_seconds, process.application)
-        )
+        self._server = ScoringProcessClient(Forking(process.owner or executor(), process.idle_seconds))
         self._may_score_here = process.kind == AUTO
         self._scores_here = False
         self._connection: ScoringConnection | None = None

@@ -1,7 +1,7 @@
 """Names the sockets of servers on this host, so that only processes that would start alike share a server.
 
-The name depends on the owner of the server, and on everything that a process inherits from its parent or reads when it
-starts: user, Python, limits, control groups, namespaces, environment variables and the configuration of Keras.
+The name depends on the executor that owns the server, and on what a process reads when it starts: its Python,
+environment variables and the configuration of Keras.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import resource
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfos_ml.common import unix_sockets
 from tfos_ml.common.pids import start_mark
 
 # Programs may read these variables when they start or are imported: processes share a server only if they agree.
@@ -34,23 +31,14 @@ _KERAS_DEFAULTS = {
     "nnx_enabled": False,
 }  # fmt: skip
 _PREFIX = "tfos_ml-"
-_SHARED = "app"  # in place of a pid, for servers with several owners
 # Spark sets these for its workers, TensorFlow when it is imported, and the last is without effect without GPUs.
 _NOT_READ = ("PYTHON_DAEMON_", "PYTHON_UDF_", "PYTHON_WORKER_", "TPU_ML_PLATFORM", "CUDA_VISIBLE_DEVICES")
 
 
-def socket_path(kind: str, owner: int | str, key: object) -> Path:
-    """Path of the socket that is shared by processes with the same key, inherited state and owner.
-
-    The owner is a process, given by its pid, or an application, given by its name.
-    """
-    digest = _digest([key, _inherited()])
-    whose = f"{_SHARED}-{_digest(owner)}" if isinstance(owner, str) else f"{owner}-{start_mark(owner)}"
-    return Path(tempfile.gettempdir(), f"{_PREFIX}{kind}-{whose}-{digest}", "socket")
-
-
-def _digest(key: object) -> str:
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+def socket_path(kind: str, owner: int, key: object) -> Path:
+    """Path of the socket that is shared by processes with the same key and owner, given by its pid."""
+    digest = hashlib.sha256(json.dumps([key, sys.executable], sort_keys=True).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir(), f"{_PREFIX}{kind}-{owner}-{start_mark(owner)}-{digest}", "socket")
 
 
 def sweep(kind: str) -> None:
@@ -58,21 +46,9 @@ def sweep(kind: str) -> None:
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{kind}-*-*-*"):
         owner, mark = directory.name.removeprefix(f"{_PREFIX}{kind}-").split("-")[:2]
         with contextlib.suppress(OSError):
-            if owner == _SHARED:
-                _remove_unserved(directory)
-            elif owner.isdecimal() and start_mark(int(owner)) != mark:
+            if owner.isdecimal() and start_mark(int(owner)) != mark:
                 (directory / "socket").unlink(missing_ok=True)
                 directory.rmdir()
-
-
-def _remove_unserved(directory: Path) -> None:
-    """Delete an application's directory if no server listens in it and nobody has locked it."""
-    with unix_sockets.locked(directory, seconds=0):
-        connection = unix_sockets.connect(directory / "socket")
-        if connection is None:
-            directory.rmdir()
-        else:
-            connection.close()
 
 
 def read_at_start(environment: Mapping[str, str]) -> list[object]:
@@ -100,13 +76,3 @@ def _keras_configuration(environment: Mapping[str, str]) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return configuration if isinstance(configuration, dict) else {}
-
-
-def _inherited() -> list[object]:
-    """What else a process inherits from its parent."""
-    limits = [resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name[:7] == "RLIMIT_"]
-    umask = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask")]
-    groups = [os.getuid(), os.getgid(), *os.getgroups()]
-    place = [Path("/proc/self/cgroup").read_text(), sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)]
-    namespaces = [os.readlink(path) for path in sorted(Path("/proc/self/ns").iterdir())]  # pids mean nothing in others
-    return [sys.executable, limits, umask, groups, *place, namespaces]

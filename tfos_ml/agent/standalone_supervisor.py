@@ -113,7 +113,7 @@ def start_supervisor(node: StandaloneNode) -> SupervisorProcess:
     assert task.fork_owner is not None
     channel, theirs = socket.socketpair()
     environment = child_environment(NO_MARKER, node.info.cpus, read_at_start_only(task.environment))
-    forking = Forking(task.fork_owner, task.idle_seconds, task.application)
+    forking = Forking(task.fork_owner, task.idle_seconds)
     with theirs:
         process = start_process(
             MODULE, (), environment, theirs.fileno(), STDERR, forking, NAME, outlives_requester=True

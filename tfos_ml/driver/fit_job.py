@@ -16,7 +16,6 @@ from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.preflight import (
     allocates_dynamically,
-    application,
     check_settings,
     fork_owner,
     idle_seconds,
@@ -157,7 +156,6 @@ def _of_session(task: NodeTask, spark: SparkSession, verbose: int) -> NodeTask:
         verbose=verbose,
         idle_seconds=idle_seconds(spark),
         fork_owner=fork_owner(spark),
-        application=application(spark),
         is_driver_far=is_connect(spark),
     )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml.agent.scorer import ScoringProcess
 from tfos_ml.common.limits import GROW_SECONDS, IDLE_SECONDS, LEASE_SECONDS
 from tfos_ml.common.packed import check_archives
-from tfos_ml.common.pids import start_mark
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.data.memory_budget import SPOOL_SETTING
 from tfos_ml.data.order import SHUFFLE_BYTES, SHUFFLE_SETTING
@@ -93,17 +92,6 @@ def fork_owner(spark: SparkSession) -> int | None:
     return os.getpid() if is_local(spark) and not is_connect(spark) else None
 
 
-def application(spark: SparkSession | None) -> str:
-    """A name for the processes of this program that may share a fork server on a host.
-
-    Spark's application id is not unique: two programs that start in the same second have the same. Empty on Spark
-    Connect, where several programs share the executors.
-    """
-    if spark is None or is_connect(spark):
-        return ""
-    return f"{spark.sparkContext.applicationId}-{os.getpid()}-{start_mark(os.getpid())}"
-
-
 def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     """Which process scores rows, for a model of this size.
 
@@ -115,7 +103,7 @@ def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
     choice = _conf(spark, SCORING_SETTING, AUTO)
     if choice not in CHOICES:
         raise ClusterConfigError(f"{SCORING_SETTING}={choice} must be one of {', '.join(CHOICES)}.")
-    return ScoringProcess(choice, model_bytes, idle_seconds(spark), fork_owner(spark), application(spark))
+    return ScoringProcess(choice, model_bytes, idle_seconds(spark), fork_owner(spark))
 
 
 def grow_seconds(spark: SparkSession) -> float:

@@ -9,7 +9,7 @@ from tfos_ml import errors
 from tfos_ml.common.arguments import check_call
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.driver.preflight import application, fork_owner, idle_seconds, lease_timeout
+from tfos_ml.driver.preflight import fork_owner, idle_seconds, lease_timeout
 from tfos_ml.protocol.addresses import node_ports
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.node_task import NodeTask
@@ -39,7 +39,6 @@ def make_task(
         shares_console=is_local(spark),
         idle_seconds=idle_seconds(spark),
         fork_owner=fork_owner(spark),
-        application=application(spark),
         **others,
     )
 

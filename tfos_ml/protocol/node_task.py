@@ -40,7 +40,6 @@ class NodeTask:
     first_rank: int = 0  # of a plain job's first task; nodes before it are on the driver
     idle_seconds: float = 0.0  # that a fork server waits for a next node; 0: all processes are fresh
     fork_owner: int | None = None  # the driver's pid, where its fork server is the nodes' too, as in local mode
-    application: str = ""  # whose processes on a host share a fork server; "": each executor has one of its own
 
     @property
     def uses_grpc(self) -> bool:

@@ -17,7 +17,7 @@ from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.preflight import application, fork_owner, idle_seconds
+from tfos_ml.driver.preflight import fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.inference.prediction import PredictionSpec, prediction_spec_of
 from tfos_ml.inference.saved_model import NO_CALL, not_exported
@@ -243,7 +243,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             "cpus": self._get("nodeCpus"),
             "idle_seconds": idle_seconds(spark),
             "fork_owner": fork_owner(spark),
-            "application": application(spark),
         }
         return prepared_executors(spark, self._get("clusterSize") - self._first_rank(), preparation)
 
@@ -388,7 +387,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _process(self, spark: SparkSession | None) -> tuple[dict[str, str], Forking]:
         """Environment of the process that looks at the model, and the fork server that it comes from."""
-        return self._environment(), Forking(os.getpid(), idle_seconds(spark), application(spark))
+        return self._environment(), Forking(os.getpid(), idle_seconds(spark))
 
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": "tensorflow", **super()._environment()}

@@ -3,7 +3,7 @@
 Importing them takes seconds of processor time and half a gigabyte; a fork takes 0.05 s and shares the memory. The
 server creates no TensorFlow state (a runtime has threads, which do not survive a fork), and verifies that before each
 fork. A forked process has the descriptors, environment, search path and working directory of its request, like a fresh
-process. The server ends with its *owners* (executors or the driver), when it has been idle for a while, or when memory
+process. The server ends with its *owner* (an executor or the driver), when it has been idle for a while, or when memory
 is short.
 
 Requests and answers are frames over a Unix socket that only processes of the same user may use. The client is
@@ -64,7 +64,6 @@ class ForkRequest(Struct, frozen=True):
     arguments: list[str]
     environment: dict[str, str]  # its PYTHONPATH is the whole search path
     directory: str  # it works in
-    owner: tuple[int, int]  # pid and start of the executor or driver that asks
     name: str  # for ``ps``
     outlives_requester: bool = False
 
@@ -96,7 +95,7 @@ class ForkServer:
     listener : socket.socket
         Receives requests.
     owner : ProcessHandle
-        The process that started the server. The server ends when this and all other owners have ended.
+        The executor or driver, with which the server ends.
     idle_seconds : float
         Time to wait for the next request while no forked process is alive.
     when_idle : sequence of str
@@ -107,7 +106,7 @@ class ForkServer:
         self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float, when_idle: Sequence[str] = ()
     ):
         self._listener = listener
-        self._owners = {(owner.pid, owner.started): owner}
+        self._owner = owner
         self._idle_seconds = idle_seconds
         self._when_idle = when_idle
         self._selector = selectors.DefaultSelector()
@@ -116,13 +115,12 @@ class ForkServer:
         self._imported = ImportedState()
 
     def serve(self) -> None:
-        """Answer requests until all owners have ended, or the server has been idle for `idle_seconds`."""
+        """Answer requests until the owner has ended, or the server has been idle for `idle_seconds`."""
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        for owner in self._owners.values():
-            self._selector.register(owner, selectors.EVENT_READ, self._forget_ended_owners)
+        self._selector.register(self._owner, selectors.EVENT_READ, lambda: None)
         idle_since = time.monotonic()
         has_time, tick = not self._when_idle, min(TICK_SECONDS, self._idle_seconds)
-        while self._owners:
+        while not self._owner.wait(0):
             events = self._selector.select(tick if has_time else QUIET_SECONDS)
             for key, _ in events:
                 key.data()
@@ -151,7 +149,6 @@ class ForkServer:
             request, descriptors = _receive(connection)
             reason = self._imported.refusal_reason(request.environment["PYTHONPATH"].split(os.pathsep))
             if reason is None:
-                self._remember_owner(*request.owner)
                 self._fork(request, connection, descriptors)
             else:
                 _send(connection, Refused(reason))
@@ -161,22 +158,6 @@ class ForkServer:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-
-    def _remember_owner(self, pid: int, started: int) -> None:
-        if (pid, started) in self._owners:
-            return
-        handle = ProcessHandle.open(pid, started)
-        if handle is None:
-            raise ProcessLookupError(f"owner {pid} has ended")
-        self._owners[pid, started] = handle
-        self._selector.register(handle, selectors.EVENT_READ, self._forget_ended_owners)
-
-    def _forget_ended_owners(self) -> None:
-        for name, owner in list(self._owners.items()):
-            if owner.wait(0):
-                self._selector.unregister(owner)
-                owner.close()
-                del self._owners[name]
 
     def _fork(self, request: ForkRequest, connection: socket.socket, descriptors: Sequence[int]) -> None:
         pid = os.fork()
