@@ -274,9 +274,9 @@ class Claim:
         """The node."""
         return self._member
 
-    def take(self, frozen: str) -> NodeResources:
+    def take(self) -> NodeResources:
         world, member = virtual_time.now_in, self._member
-        self._guarded = {"frozen": frozen, "watch": member.task.lease}
+        self._guarded = {}
         self.reaper = Process(f"{member.node.label} reaper", member.host)
         self.supervisor.when_it_ends(lambda: self._in_reaper(self._clean_up))
         virtual_time.sleep(world.draw.random())  # a process starts
@@ -288,26 +288,19 @@ class Claim:
         return NodeResources(*parts)
 
     def stand(self, seconds: float) -> None:
-        """Stop the supervisor; its reaper kills it if that is for too long."""
+        """Stop the supervisor."""
         self.supervisor.stand(seconds)
-        if seconds > self._member.task.lease:
-            virtual_time.now_in.at(self._member.task.lease, lambda: self._in_reaper(self._end_frozen))
 
     def _in_reaper(self, action: Any) -> None:
         if self.reaper is not None and not self.reaper.is_dead and not self._is_released:
             virtual_time.now_in.start(self.reaper, "reaper", action)
-
-    def _end_frozen(self) -> None:
-        if not self.supervisor.is_dead:
-            reaper._tell(self._guarded, "ReportFailure", error=self._guarded["frozen"])
-            self.supervisor.end(-9)
 
     def _clean_up(self) -> None:
         if self.child is not None:
             self.child.kill()
         if not self._is_released:
             self._is_released = True
-            reaper._tell(self._guarded, "ReportGone", succeeded=False)
+            reaper._report_gone(self._guarded)
 
     def log_tail(self) -> str:
         return ""

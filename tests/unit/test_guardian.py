@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -23,7 +22,7 @@ from tfos_ml.agent.reaper import Reaper
 from tfos_ml.worker.fork_server import MARKER
 
 given = json.loads(sys.argv[1])
-guardian = Reaper(given["marker"], **given.get("watching", {}))
+guardian = Reaper(given["marker"])
 guardian.guard(directories=given["directories"])
 silent = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
 environment = {**os.environ, MARKER: given["marker"]}
@@ -142,29 +141,3 @@ class TestFinish:
         assert not guardian.finish(report=True)
         assert child.wait(1) == -signal.SIGKILL
         assert not directory.exists()
-
-
-class TestWatch:
-    WATCH = 1.5
-
-    def test_frozen_supervisor_is_ended_and_cleaned_up_after(self, supervise, directory):
-        node = supervise(directories=[str(directory)], watching={"watch": self.WATCH, "frozen": "it is frozen"})
-        node.process.send_signal(signal.SIGSTOP)
-        stopped = time.monotonic()
-        assert node.process.wait(DEADLINE) == -signal.SIGKILL
-        assert self.WATCH / 2 < time.monotonic() - stopped < DEADLINE
-        assert ends(node.guardian)
-        assert ends(node.child)
-        assert not directory.exists()
-
-    def test_freeze_of_all_together_is_not_blamed_on_the_supervisor(self, supervise):
-        """As of a control group, or a virtual machine."""
-        node = supervise(directories=[], watching={"watch": self.WATCH})
-        both = [node.process.pid, node.guardian]
-        for pid in both:
-            os.kill(pid, signal.SIGSTOP)
-        assert not ends(node.guardian, seconds=2 * self.WATCH)
-        for pid in both:
-            os.kill(pid, signal.SIGCONT)
-        assert not ends(node.process.pid, seconds=2 * self.WATCH)
-        assert lives(node.child)

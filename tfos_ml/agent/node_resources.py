@@ -15,7 +15,7 @@ from tfos_ml.agent.reaper import Reaper
 from tfos_ml.agent.reserved_port import ReservedPort
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.tensorboard import TensorBoard
-from tfos_ml.common.limits import END_SECONDS, LEASE_SECONDS
+from tfos_ml.common.limits import END_SECONDS
 from tfos_ml.data import spool
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.inference.tensorflow_import import USES_KERAS
@@ -64,8 +64,8 @@ class ResourceClaim:
         self.port = ReservedPort()
         self.child: ChildProcess | None = None
 
-    def take(self, frozen: str) -> NodeResources:
-        """Acquire all resources; `frozen` is the failure that the reaper reports if the supervisor freezes.
+    def take(self) -> NodeResources:
+        """Acquire all resources.
 
         Raises
         ------
@@ -80,8 +80,7 @@ class ResourceClaim:
         program = task.payload.read()
         environment = self._environment(marker, uses_keras=b"keras" in program)
         forking = Forking(task.fork_owner or executor(), task.idle_seconds)
-        watch = task.lease or LEASE_SECONDS
-        self._reaper = Reaper(marker, watch, frozen, environment, forking)  # first, as its start takes seconds
+        self._reaper = Reaper(marker, environment, forking)  # first, as its start takes seconds
         scratch = self._guarded(spool.create_scratch())[0]  # deleted with whatever killed processes leave in it
         environment["TMPDIR"] = task.environment.get("TMPDIR", scratch)
         budget = MemoryBudget.of_node(task.settings.spool_memory)

@@ -49,10 +49,6 @@ LOST = (
     "Spark has started the node's task a second time, because its Python worker or executor died. A single node cannot "
     "be restarted. If the host ran out of memory, raise spark.executor.memoryOverhead"
 )
-FROZEN = (
-    "the supervisor of the node was frozen: it gave no sign of life for {seconds:g} s (stopped by a signal or a "
-    "debugger, or waiting for a file system that hangs)"
-)
 _ADVICE = {
     errno.EMFILE: "Raise the limit of open files on the executors' hosts (ulimit -n)",
     errno.ENFILE: "Raise the limit of open files on the executors' hosts (sysctl fs.file-max)",
@@ -129,8 +125,7 @@ class Supervisor:
         """Go through the phases up to RUN; any error becomes a ``NodeFailure`` that names the node."""
         try:
             self._check_first()
-            seconds = self._task.lease or LEASE_SECONDS
-            resources = self._claim.take(str(self.failure(errors.NodeLostError, FROZEN.format(seconds=seconds))))
+            resources = self._claim.take()
             self._timeline.end("process")
             run = NodeRun(
                 self._member,

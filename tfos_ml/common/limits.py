@@ -50,8 +50,6 @@ COLLATERAL_SECONDS = 5.0  # within which a node whose end has broken others is k
 RECONNECT_SECONDS = 5.0  # for a node whose connection has ended to connect again
 UNHEARD_SECONDS = 2.0  # for a node to report for the first time, once all have met
 PAUSE_SECONDS = 5.0  # a longer pause between two looks of the driver means that the driver itself was suspended
-BEAT_SECONDS = 2.0  # between two signs of life of a supervisor to its reaper
-SLICE_SECONDS = 1.0  # between two looks of a reaper for them
 
 # The end of a node
 FAILED_SECONDS = 30.0  # for a process to end once its train function has failed: libraries upload their logs
@@ -108,7 +106,6 @@ SHORTER = {
     "a server closes before its run has been cleaned up": (SERVER_CLOSE_SECONDS, CLEANUP_SECONDS),
     "a node hears that it must stop before its tasks are canceled": (2 * PING_SECONDS, TASKS_END_SECONDS),
     "a request is given up before its client takes the server for hung": (FORK_REQUEST_SECONDS, FORK_ANSWER_SECONDS),
-    "a beat is seen before it counts as missing": (BEAT_SECONDS + SLICE_SECONDS, LEASE_SECONDS),
     "all attempts to connect fit into a request to a store": (3 * STORE_ANSWER_SECONDS, STORE_SECONDS),
 }
 """What must be shorter than what; tests check it."""
