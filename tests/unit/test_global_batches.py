@@ -19,8 +19,8 @@ def shares(workers, total=TOTAL, seed=3):
 
 def steps_of(places, total, batch, seed=None, epoch=0):
     """The rows of each step, as one worker takes them."""
-    order, sizes = GlobalBatches(places, total, batch).epoch(seed, epoch)
-    return np.split(places[order], np.cumsum(sizes)[:-1])
+    plan = GlobalBatches(places, total, batch).plan(seed, epoch)
+    return np.split(places[plan.order], np.cumsum(plan.sizes)[:-1])
 
 
 class TestGlobalBatches:
@@ -46,7 +46,7 @@ class TestGlobalBatches:
     @pytest.mark.parametrize(("total", "batch", "steps"), [(0, 4, 0), (1, 4, 1), (8, 4, 2), (9, 4, 3), (3, 100, 1)])
     def test_all_steps_but_the_last_are_full(self, total, batch, steps):
         batches = GlobalBatches(np.arange(total), total, batch)
-        _, sizes = batches.epoch(SEED, 0)
+        sizes = batches.plan(SEED, 0).sizes
         assert batches.steps == len(sizes) == steps
         assert sizes.sum() == len(batches) == total
         assert (sizes[:-1] == batch).all()
@@ -102,7 +102,7 @@ def pass_of(store, batch=4, seed=None, epoch=0, places=None, pad_value=0):
 
 
 def labels_of(dataset):
-    return [labels.tolist() for _, labels in dataset.as_numpy_iterator()]
+    return [labels.tolist() for (_, labels), _ in dataset.as_numpy_iterator()]
 
 
 class TestDataset:
@@ -115,11 +115,21 @@ class TestDataset:
             sorted(step) for step in alone
         ]
 
+    @pytest.mark.parametrize("ragged", [False, True])
+    @pytest.mark.parametrize("seed", [None, SEED])
+    def test_batches_know_their_places_in_the_steps_of_all_workers(self, make_store, ragged, seed):
+        alone = [y.tolist() for (_, y), _ in pass_of(make_store(ragged=ragged), seed=seed).as_numpy_iterator()]
+        for rank in range(3):
+            batches = list(pass_of(make_store(rank, 3, ragged), seed=seed).as_numpy_iterator())
+            assert [(int(step.number), int(step.total)) for _, step in batches] == [(0, 4), (1, 4), (2, 2)]
+            for ((_, labels), step), rows in zip(batches, alone, strict=True):
+                assert [rows[place] for place in step.places] == labels.tolist()
+
     def test_a_step_without_rows_of_this_worker_is_an_empty_batch(self, make_store):
         store = make_store(1, 5)  # rows 1 and 6
         found = pass_of(store, batch=2)
         assert found.cardinality() == 5
-        assert [(x.shape, y.tolist()) for x, y in found.as_numpy_iterator()] == [
+        assert [(x.shape, y.tolist()) for (x, y), _ in found.as_numpy_iterator()] == [
             ((1, 2), [1]),
             ((0, 2), []),
             ((0, 2), []),
@@ -135,9 +145,9 @@ class TestDataset:
 
     def test_ragged_rows_are_padded_to_the_longest_of_this_workers_rows_in_the_step(self, make_store):
         whole = pass_of(make_store(ragged=True), pad_value=-1)
-        assert [x.shape for x, _ in whole.as_numpy_iterator()] == [(4, 4), (4, 8), (2, 10)]
+        assert [x.shape for (x, _), _ in whole.as_numpy_iterator()] == [(4, 4), (4, 8), (2, 10)]
         first, *_ = pass_of(make_store(0, 2, ragged=True), pad_value=-1).as_numpy_iterator()
-        assert first[0].tolist() == [[1, -1, -1], [3, 3, 3]]
+        assert first[0][0].tolist() == [[1, -1, -1], [3, 3, 3]]
 
     @pytest.mark.parametrize("block_rows", [1, 3, 5, 8])
     @pytest.mark.parametrize(("rank", "size"), [(0, 1), (1, 3)])

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
 from tfos_ml.keras.checkpoint.store import Request
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
 from tfos_ml.keras.rows import TrainingData
-from tfos_ml.keras.step.data_parallel import NO_STEP, DataParallel, PassCounter
+from tfos_ml.keras.step.data_parallel import NO_STEP, DataParallel
 from tfos_ml.keras.step.equal_weights import check_alike
 from tfos_ml.keras.step.layer_state import LayerState
 from tfos_ml.keras.step.metrics import MetricSums, numbers
@@ -90,34 +89,19 @@ class EpochState:
         group: WorkerGroup,
         data: TrainingData,
         in_step: InStep,
-        train: PassCounter,
-        test: PassCounter,
         request: Callable[[], Request] = lambda: Request.NOTHING,
     ):
         self.group = group
         self.data = data
         self.in_step = in_step
-        self.train, self.test = train, test
         self.resumed: Resumed | None = None
         self.request = request
         self.asked = Request.NOTHING  # what it has asked the others to do
         self.heeded = Request.NOTHING  # what all have done
         self.ends_early = False  # whether Keras would look for further batches after the last step
         self.logs: dict[str, Any] = {}  # of the last step, on this worker's rows
-        self.sizes = np.zeros(0, np.int64)  # how many of this worker's rows each step of the pass has
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
         self.replaced_in_test: dict[str, float] = {}
-
-    def begin_pass(self, stream: str, epoch: int) -> None:
-        """Start a new pass with the next step."""
-        pass_counter, batches = (
-            (self.train, self.data.train) if stream == "train" else (self.test, self.data.validation)
-        )
-        first_step = self.data.first_step if stream == "train" else 0
-        places, sizes = batches.in_steps(self.data.seed(stream), epoch)
-        pass_counter.rewind(places, sizes, first_step)
-        if stream == "train":
-            self.sizes = sizes
 
 
 class EpochStartSync(keras.callbacks.Callback):
@@ -140,7 +124,6 @@ class EpochStartSync(keras.callbacks.Callback):
         if resumed:
             for variable, value in zip(metric_variables(self.model), resumed.metrics, strict=False):
                 variable.assign(value)
-        state.begin_pass("train", epoch)
         state.in_step.parallel.bad_step.assign(NO_STEP)
         state.replaced, state.replaced_in_test = {}, {}
 
@@ -150,16 +133,12 @@ class EpochStartSync(keras.callbacks.Callback):
             self._state.asked = request
             self._state.in_step.parallel.wants_end.assign(1.0)
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        self._state.begin_pass("validation", 0)
-
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._state.logs = dict(logs)
         if self._shares_logs:
-            batches = self._state.data.train
-            step = min(self._state.data.first_step + batch, batches.steps - 1)
-            mine = batches.share_of_step(self._state.sizes, step)
-            logs.update(self._state.in_step.metrics.after_step(batches, mine, self._state.logs))
+            in_step = self._state.in_step
+            mine = float(in_step.parallel.last_share)
+            logs.update(in_step.metrics.after_step(self._state.data.train, mine, self._state.logs))
         if self._stops_on_nan and self._state.group.largest(int(self._state.in_step.parallel.bad_step)) > NO_STEP:
             logs["loss"] = float("nan")
 
@@ -267,7 +246,7 @@ class EpochEndSync(keras.callbacks.Callback):
         if self._raises_on_nan:
             self._check_finite()
         batches = self._state.data.train
-        mine = batches.share_of_step(self._state.sizes, batches.steps - 1)
+        mine = float(self._state.in_step.parallel.last_share)
         self._state.replaced = self._state.in_step.metrics.end_pass(batches, mine, self._state.logs)
         self._state.in_step.layer_state.bring_together(len(batches) / batches.total)
         if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
@@ -276,8 +255,9 @@ class EpochEndSync(keras.callbacks.Callback):
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         batches = self._state.data.validation
         if batch >= batches.steps - 1:
-            mine = batches.share_of_step(batches.sizes(None, 0), batches.steps - 1)
-            self._state.replaced_in_test = self._state.in_step.validation_metrics.end_pass(batches, mine, logs or {})
+            in_step = self._state.in_step
+            mine = float(in_step.parallel.last_share)
+            self._state.replaced_in_test = in_step.validation_metrics.end_pass(batches, mine, logs or {})
 
     def _check_finite(self) -> None:
         """Raise if a loss was not finite, on the worker where it happened first; the others end because of it."""

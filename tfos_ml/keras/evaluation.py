@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -10,10 +11,10 @@ import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.probe.plan import find_plan
-from tfos_ml.keras.step.data_parallel import DataParallel, PassCounter
+from tfos_ml.keras.step.data_parallel import DataParallel
 from tfos_ml.keras.step.metrics import MetricSums
 from tfos_ml.keras.step.variables import TrainingVariables
-from tfos_ml.keras.training import KerasFit, build_model, pass_counter, workers_of
+from tfos_ml.keras.training import KerasFit, build_model, workers_of
 
 if TYPE_CHECKING:
     from tfos_ml.keras.collectives.group import WorkerGroup
@@ -40,7 +41,7 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
     model, data = build_model(task, ctx, group, notices)
     variables = TrainingVariables.of_step(model)
     plan = find_plan(variables, data, group, tests=True, trains=False)
-    parallel = DataParallel(variables, group, pass_counter(data, "train"), test := pass_counter(data, "train"), plan)
+    parallel = DataParallel(variables, group, plan, functools.cache(lambda train: data.stand_in(train=True)))
     metrics = MetricSums(model, group, plan.test)
     if metrics.inexact:
         raise ModelError(
@@ -51,7 +52,7 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
     try:
         # Not the instance's own evaluate, which DataParallel takes for that of a callback.
         results = type(model).evaluate(
-            model, data.dataset("train"), callbacks=[end := _Pass(data, test, metrics)], return_dict=True, verbose=0
+            model, data.dataset("train"), callbacks=[end := _Pass(data, parallel, metrics)], return_dict=True, verbose=0
         )
     except tf.errors.OpError as error:
         raise data.range_error(error) or error from None
@@ -68,20 +69,14 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
 
 
 class _Pass(keras.callbacks.Callback):
-    """Begins and ends the pass on all workers."""
+    """Ends the pass on all workers."""
 
-    def __init__(self, data: TrainingData, steps: PassCounter, metrics: MetricSums):
+    def __init__(self, data: TrainingData, parallel: DataParallel, metrics: MetricSums):
         super().__init__()
-        self._data, self._steps, self._metrics = data, steps, metrics
+        self._rows, self._parallel, self._metrics = data.train, parallel, metrics
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Begin with the first step."""
-        self._steps.rewind(*self._data.train.in_steps(None, 0))
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Add the states of the metrics up after the last step."""
-        rows = self._data.train
-        if batch >= rows.steps - 1:
-            mine = rows.share_of_step(rows.sizes(None, 0), rows.steps - 1)
-            self.replaced = self._metrics.end_pass(rows, mine, logs or {})
+        if batch >= self._rows.steps - 1:
+            self.replaced = self._metrics.end_pass(self._rows, float(self._parallel.last_share), logs or {})

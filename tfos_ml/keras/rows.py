@@ -168,7 +168,7 @@ class TrainingData:
         return names or (["weight"] if self.class_weight and train else [])
 
     def dataset(self, stream: str, has_cardinality: bool = True) -> tf.data.Dataset:
-        """One pass over the rows of a stream, in the order of ``current_epoch``."""
+        """One pass over the rows of a stream, in the order of ``current_epoch``: batches, each with its ``Step``."""
         train = stream == "train"
         shuffled = train and self._ctx.settings.shuffle
         if shuffled:
@@ -186,7 +186,7 @@ class TrainingData:
         )
         if not any(tensor.ragged for tensor in self._inputs.values()):
             return dataset
-        return dataset.map(lambda *parts: _with_ragged(parts if isinstance(spec, tuple) else parts[0]))
+        return dataset.map(lambda element, step: (_with_ragged(element), step))
 
     def names_inputs(self) -> bool:
         """Pass the only input by name from now on, for subclassed models; returns whether that is possible."""

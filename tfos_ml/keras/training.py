@@ -46,7 +46,7 @@ from tfos_ml.keras.probe.known_layers import is_row_by_row
 from tfos_ml.keras.probe.plan import find_plan
 from tfos_ml.keras.rows import TrainingData, padded_lengths
 from tfos_ml.keras.step.batch_normalization import is_batch_normalization
-from tfos_ml.keras.step.data_parallel import DataParallel, PassCounter, not_exchanged
+from tfos_ml.keras.step.data_parallel import DataParallel, not_exchanged
 from tfos_ml.keras.step.layer_state import LayerState
 from tfos_ml.keras.step.metrics import MetricSums
 from tfos_ml.keras.step.reduction_plan import ReductionPlan
@@ -203,9 +203,7 @@ class _Training:
 
     def _run(self) -> None:
         state = self._store.load()
-        train, test = pass_counter(self._data, "train"), pass_counter(self._data, "validation")
-        in_step = self._keep_in_step(train, test)
-        epochs = EpochState(self._group, self._data, in_step, train, test, self._store.request)
+        epochs = EpochState(self._group, self._data, self._keep_in_step(), self._store.request)
         stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
         closing = EpochEndSync(
             epochs,
@@ -253,7 +251,7 @@ class _Training:
         self._tracing_seconds += epochs.in_step.parallel.tracing_seconds
         self._summarize()
 
-    def _keep_in_step(self, train: PassCounter, test: PassCounter) -> InStep:
+    def _keep_in_step(self) -> InStep:
         """Find the plan of the training, and wrap the model; all workers do so together."""
         validates = bool(self._data.validation.total)
         plan = find_plan(self._variables, self._data, self._group, validates)
@@ -264,7 +262,7 @@ class _Training:
         validation_metrics = MetricSums(self._model, self._group, plan.test)
         self._note_limits({*metrics.inexact, *(validation_metrics.inexact if validates else ())})
         agrees_on_end = self._store.keeps_state
-        parallel = DataParallel(self._variables, self._group, train, test, plan, agrees_on_end)
+        parallel = DataParallel(self._variables, self._group, plan, functools.cache(self._data.stand_in), agrees_on_end)
         return InStep(parallel, metrics, validation_metrics, LayerState(self._model, self._group))
 
     def _look_at_model(self, epochs: EpochState, epoch: int) -> None:
@@ -284,7 +282,7 @@ class _Training:
         _settle_execution(self._model, self._group, self._notices)
         self._variables = _variables_of(self._model, self._data, self._group, self._ctx)
         self._store.renew(self._variables, epoch)
-        epochs.in_step = self._keep_in_step(epochs.train, epochs.test)
+        epochs.in_step = self._keep_in_step()
         self._model.make_train_function()
 
     def _note(self, notices: Iterable[str]) -> None:
@@ -340,13 +338,6 @@ def restored_epoch(callbacks: Sequence[keras.callbacks.Callback]) -> int | None:
     """The epoch whose weights an ``EarlyStopping`` has restored at the end of the training; None if none has."""
     stops = [c for c in callbacks if isinstance(c, keras.callbacks.EarlyStopping) and c.restore_best_weights]
     return next((int(c.best_epoch) for c in stops if c.best_weights is not None), None)
-
-
-def pass_counter(data: TrainingData, stream: str) -> PassCounter:
-    """Counts the steps of passes over a stream."""
-    batches = data.train if stream == "train" else data.validation
-    stand_in = functools.cache(functools.partial(data.stand_in, stream == "train"))
-    return PassCounter(stream, batches.total, batches.batch_size, stand_in)
 
 
 def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:

@@ -6,9 +6,10 @@ step's rows, including none.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,8 +25,47 @@ _POPCOUNT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(a
 _WORD = 64
 AHEAD = 2  # steps gathered in parallel; makes short steps a tenth faster
 
-Piece: TypeAlias = tuple[Any, Int64s]
-"""The rows of some steps as one element of a dataset, and how many rows each of these steps has."""
+Piece: TypeAlias = tuple[Any, Int64s, int, Int64s]
+"""The rows of some steps, their places, the number of the first step, and how many rows each step has."""
+
+
+class Step(NamedTuple):
+    """What a batch knows of its step.
+
+    Attributes
+    ----------
+    number : tf.Tensor
+        Of the step in its pass, int64.
+    total : tf.Tensor
+        Rows of all workers in it, int64.
+    places : tf.Tensor
+        Of this worker's rows among these, int64 ``(rows,)``.
+    """
+
+    number: Any
+    total: Any
+    places: Any
+
+
+class PassPlan(NamedTuple):
+    """What one worker takes in one pass, step after step.
+
+    Attributes
+    ----------
+    order : numpy.ndarray
+        Positions of its rows, int64 ``(rows,)``.
+    places : numpy.ndarray
+        Where these rows are within their steps, int64 ``(rows,)``.
+    sizes : numpy.ndarray
+        How many of them each step takes, int64 ``(steps,)``.
+    edges : numpy.ndarray
+        For :meth:`RowStore.read`.
+    """
+
+    order: Int64s
+    places: Int64s
+    sizes: Int64s
+    edges: Int64s
 
 
 class GlobalBatches:
@@ -36,8 +76,7 @@ class GlobalBatches:
     :func:`tfos_ml.data.order.shuffled`.
 
     >>> batches = GlobalBatches(np.array([0, 2, 4]), total=5, batch_size=2)
-    >>> order, sizes = batches.epoch(seed=None, epoch=0)
-    >>> sizes.tolist()
+    >>> batches.plan(seed=None, epoch=0).sizes.tolist()
     [1, 1, 1]
     """
 
@@ -51,37 +90,23 @@ class GlobalBatches:
     def __len__(self) -> int:
         return len(self._places)
 
-    def epoch(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
-        """Positions of this worker's rows in the order of one pass, and how many of them each step takes."""
-        order, sizes, _ = self.plan(seed, epoch)
-        return order, sizes
-
-    def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s, Int64s]:
-        """The result of :meth:`epoch`, and the edges for :meth:`RowStore.read`."""
-        places = self._places_in(seed, epoch)
+    def plan(self, seed: int | None, epoch: int) -> PassPlan:
+        """What this worker takes in one pass; the order of the DataFrame without a seed."""
+        places = self._places
+        if seed is not None and self.total:
+            places = shuffled(places, self.total, seed, epoch, self._shuffle_block)
         order = np.argsort(places, kind="stable")
-        return order, self._sizes(places), window_edges(places[order], None if seed is None else self._shuffle_block)
+        places = places[order]
+        sizes = np.bincount(places // self.batch_size, minlength=self.steps).astype(np.int64)
+        edges = window_edges(places, None if seed is None else self._shuffle_block)
+        return PassPlan(order, places % self.batch_size, sizes, edges)
 
-    def in_steps(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
-        """Places of this worker's rows among all rows of one pass, ascending, and how many of them each step takes."""
-        places = self._places_in(seed, epoch)
-        return np.sort(places), self._sizes(places)
+    def step(self, number: tf.Tensor, places: tf.Tensor) -> Step:
+        """The step of a number, in which the rows of this worker have some places."""
+        import tensorflow as tf
 
-    def sizes(self, seed: int | None, epoch: int) -> Int64s:
-        """How many of this worker's rows each step of one pass takes."""
-        return self._sizes(self._places_in(seed, epoch))
-
-    def share_of_step(self, sizes: Int64s, step: int) -> float:
-        """The share of a step's rows that this worker has, of :meth:`sizes`."""
-        return float(sizes[step] / min(self.batch_size, self.total - step * self.batch_size))
-
-    def _places_in(self, seed: int | None, epoch: int) -> Int64s:
-        if seed is None or not self.total:
-            return self._places
-        return shuffled(self._places, self.total, seed, epoch, self._shuffle_block)
-
-    def _sizes(self, places: Int64s) -> Int64s:
-        return np.bincount(places // self.batch_size, minlength=self.steps).astype(np.int64)
+        left = self.total - number * self.batch_size
+        return Step(number, tf.minimum(left, self.batch_size), places)
 
 
 def mark_rows(indices: Int64s, total: int) -> np.ndarray[Any, np.dtype[np.int32]]:
@@ -120,7 +145,7 @@ def make_global_dataset(
     first_step: Callable[[], int] = lambda: 0,
     has_cardinality: bool = True,
 ) -> tf.data.Dataset:
-    """A dataset of one pass: one batch per step, even if this worker has no row in the step.
+    """A dataset of one pass: a batch and its :class:`Step` for each step, even if this worker has no row in it.
 
     Rows of fixed shape within the node's budget are copied to TensorFlow's memory once, and batches are gathered there.
     Then no Python code runs, which would compete with the training loop for the GIL. Other rows are gathered block by
@@ -135,11 +160,10 @@ def make_global_dataset(
 
     if _may_be_copied(store):
         everything = gather(*store.first(len(store)))
-        dataset = _from_memory(everything, lambda: batches.epoch(seed, epoch()), first_step)
+        dataset = _from_memory(everything, batches, lambda: batches.plan(seed, epoch()), first_step)
     else:
-        dataset = _from_pieces(
-            lambda: _stored_pieces(store, *batches.plan(seed, epoch()), first_step(), gather), element_spec
-        )
+        pieces = functools.partial(_stored_pieces, store, gather=gather)
+        dataset = _from_pieces(lambda: pieces(batches.plan(seed, epoch()), first_step()), batches, element_spec)
     if has_cardinality:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(batches.steps))
     return without_autotuning(dataset.prefetch(prefetched(store.block_rows(), np.array([batches.batch_size]))))
@@ -151,45 +175,42 @@ def _may_be_copied(store: RowStore) -> bool:
 
 
 def _stored_pieces(
-    store: RowStore,
-    order: Int64s,
-    sizes: Int64s,
-    edges: Int64s,
-    first_step: int,
-    gather: Callable[[Rows, Int64s], Any],
+    store: RowStore, plan: PassPlan, first_step: int, gather: Callable[[Rows, Int64s], Any]
 ) -> Iterator[Piece]:
-    """The pieces of a pass from a step on; for `order` and `edges` see :meth:`RowStore.read`."""
-    done = int(sizes[:first_step].sum())
-    order, sizes, edges = order[done:], sizes[first_step:], edges[edges > done] - done
+    """The pieces of a pass from a step on."""
+    done = int(plan.sizes[:first_step].sum())
+    order, places, sizes, edges = plan.order[done:], plan.places[done:], plan.sizes[first_step:], plan.edges
     bounds = _piece_bounds(sizes, 1 if store.has_ragged else store.block_rows())
     ends = np.concatenate([[0], np.cumsum(sizes)])
-    for (first, last), (rows, at) in zip(pairwise(bounds), store.read(order, ends[bounds], edges), strict=True):
-        yield gather(rows, at), sizes[first:last]
+    pieces = store.read(order, ends[bounds], edges[edges > done] - done)
+    for (first, last), (rows, at) in zip(pairwise(bounds), pieces, strict=True):
+        yield gather(rows, at), places[ends[first] : ends[last]], first_step + first, sizes[first:last]
 
 
 def _from_memory(
-    everything: Any, plan: Callable[[], tuple[Int64s, Int64s]], first_step: Callable[[], int]
+    everything: Any, batches: GlobalBatches, plan: Callable[[], PassPlan], first_step: Callable[[], int]
 ) -> tf.data.Dataset:
     import tensorflow as tf
 
     # Identity makes no copy if the array is aligned as TensorFlow needs it; tf.constant makes two copies.
     rows = tf.nest.map_structure(lambda values: tf.raw_ops.Identity(input=values), everything)
 
-    def cuts() -> tuple[Int64s, Int64s, Int64s]:
-        order, sizes = plan()
+    def cuts() -> tuple[Int64s, ...]:
+        order, places, sizes, _ = plan()
         ends, first = np.cumsum(sizes), first_step()
-        return order, (ends - sizes)[first:], ends[first:]
+        return order, places, (ends - sizes)[first:], ends[first:], np.arange(first, len(sizes))
 
     @tf.autograph.experimental.do_not_convert  # conversion takes as long as tracing
     def one_pass(_: tf.Tensor) -> tf.data.Dataset:
         # from_generator takes twice as long to start, because TensorFlow makes several functions for each iterator.
-        order, starts, ends = map(_vector, tf.numpy_function(cuts, [], [tf.int64] * 3))
+        order, places, *steps = map(_vector, tf.numpy_function(cuts, [], [tf.int64] * 5))
 
-        def step(start: tf.Tensor, end: tf.Tensor) -> Any:
+        def step(start: tf.Tensor, end: tf.Tensor, number: tf.Tensor) -> Any:
             chosen = order[start:end]
-            return tf.nest.map_structure(lambda values: tf.gather(values, chosen), rows)
+            batch = tf.nest.map_structure(lambda values: tf.gather(values, chosen), rows)
+            return batch, batches.step(number, places[start:end])
 
-        return tf.data.Dataset.from_tensor_slices((starts, ends)).map(step, num_parallel_calls=AHEAD)
+        return tf.data.Dataset.from_tensor_slices(tuple(steps)).map(step, num_parallel_calls=AHEAD)
 
     return tf.data.Dataset.from_tensors(0).flat_map(one_pass)
 
@@ -200,23 +221,24 @@ def _vector(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def _from_pieces(pieces: Callable[[], Iterator[Piece]], element_spec: Any) -> tf.data.Dataset:
+def _from_pieces(pieces: Callable[[], Iterator[Piece]], batches: GlobalBatches, element_spec: Any) -> tf.data.Dataset:
     import tensorflow as tf
 
     def generate() -> Iterator[Any]:
-        for values, sizes in pieces():
+        for values, places, first, sizes in pieces():
             ends = np.cumsum(sizes)
-            yield values, ends - sizes, ends
+            yield values, places, ends - sizes, ends, np.arange(first, first + len(sizes))
 
     @tf.autograph.experimental.do_not_convert
-    def steps(values: Any, starts: tf.Tensor, ends: tf.Tensor) -> tf.data.Dataset:
-        def step(start: tf.Tensor, end: tf.Tensor) -> Any:
-            return tf.nest.map_structure(lambda value: value[start:end], values)
+    def steps(values: Any, places: tf.Tensor, *cuts: tf.Tensor) -> tf.data.Dataset:
+        def step(start: tf.Tensor, end: tf.Tensor, number: tf.Tensor) -> Any:
+            batch = tf.nest.map_structure(lambda value: value[start:end], values)
+            return batch, batches.step(number, places[start:end])
 
-        return tf.data.Dataset.from_tensor_slices((starts, ends)).map(step, num_parallel_calls=AHEAD)
+        return tf.data.Dataset.from_tensor_slices(cuts).map(step, num_parallel_calls=AHEAD)
 
-    cut = tf.TensorSpec([None], tf.int64)
-    return tf.data.Dataset.from_generator(generate, output_signature=(element_spec, cut, cut)).flat_map(steps)
+    numbers = tf.TensorSpec([None], tf.int64)
+    return tf.data.Dataset.from_generator(generate, output_signature=(element_spec, *[numbers] * 4)).flat_map(steps)
 
 
 def _piece_bounds(sizes: Int64s, block_rows: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint.state import random_state, set_random_state
-from tfos_ml.keras.step.data_parallel import PassCounter
 from tfos_ml.keras.step.random_draws import NOT_BY_ROW, RowsOfStep
 from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
 
@@ -67,34 +65,25 @@ class SharesOfGroup:
         return list(gradients)
 
 
-class TriedPassCounter(PassCounter):
-    """A pass of one step, run outside of TensorFlow's graphs, where all shapes are known.
+def tried_rows() -> Callable[[tf.Tensor, tf.Tensor], RowsOfStep]:
+    """Makes the rows of steps that run outside of TensorFlow's graphs, where all shapes are known.
 
     Random numbers for rows have another first dimension in a share than in the whole; the whole runs first.
     """
+    of_all: list[int] = []
 
-    def __init__(self, name: str, rows: int):
-        super().__init__(name, rows, rows, lambda: None)
-        self._first_dimensions: list[int] = []
-        self._places_in_step = np.zeros(0, np.int64)
+    def rows_of(places: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
+        if len(places) == total:
+            of_all.clear()
+        return _TriedRows(places, total, of_all)
 
-    def rewind(self, places: Int64s, sizes: Int64s, first_step: int = 0) -> None:
-        """As of ``PassCounter``."""
-        super().rewind(places, sizes, first_step)
-        self._places_in_step = places
-        if len(places) == self.total:
-            self._first_dimensions.clear()
-
-    def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
-        """As of ``PassCounter``."""
-        is_whole = len(self._places_in_step) == self.total
-        return _TriedRows(self._places_in_step, self.total, self._first_dimensions, is_whole)
+    return rows_of
 
 
 class _TriedRows(RowsOfStep):
-    def __init__(self, places: Int64s, total: int, first_dimensions: list[int], is_whole: bool):
-        super().__init__(tf.constant(places), tf.constant(total))
-        self._of_all, self._is_whole, self._part = first_dimensions, is_whole, Fraction(len(places), total)
+    def __init__(self, places: tf.Tensor, total: tf.Tensor, of_all: list[int]):
+        super().__init__(places, total)
+        self._of_all, self._is_whole, self._part = of_all, len(places) == total, Fraction(len(places), int(total))
 
     def _is_of_rows(self, shape: Any) -> bool:
         first = int(shape[0]) if len(shape) else 0

@@ -27,8 +27,8 @@ from tfos_ml.keras.probe.one_step import (
     SECOND,
     Outcome,
     SharesOfGroup,
-    TriedPassCounter,
     kept,
+    tried_rows,
 )
 from tfos_ml.keras.probe.varied_rows import varied_element
 from tfos_ml.keras.step.batch_normalization import is_batch_normalization
@@ -38,6 +38,7 @@ from tfos_ml.keras.step.metrics import leaf_metrics, numbers
 from tfos_ml.keras.step.optimizers import intercepted
 from tfos_ml.keras.step.reduction_plan import PassReductions, ReductionPlan
 from tfos_ml.keras.step.variables import metric_variables
+from tfos_ml.worker.global_batches import Step
 
 if TYPE_CHECKING:
     from tfos_ml.keras.collectives.group import WorkerGroup
@@ -131,7 +132,7 @@ class _Probe:
         first = math.ceil(rows * 5 / 8) if rows > 2 else 1
         bounds = ((0, rows), (0, first), (first, rows))
         self._parts = [tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element) for a, b in bounds]
-        self._places = [(np.arange(a, b), np.array([b - a])) for a, b in bounds]
+        self._steps = [Step(*map(tf.constant, (np.int64(0), np.int64(rows), np.arange(a, b)))) for a, b in bounds]
         self._weights = (first / rows, 1 - first / rows)
         is_half = any("16" in layer.compute_dtype for layer in privates.all_layers(self._model))
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
@@ -212,17 +213,16 @@ class _Probe:
     def _run(self, plan: ReductionPlan, step: str = "train_step") -> list[Outcome]:
         """The outcomes for all rows, and for both shares."""
         shares = SharesOfGroup()
-        train, test = (TriedPassCounter(name, self._rows) for name in ("train", "test"))
         with intercepted(lambda *update: None):
-            parallel = DataParallel(self._trained, shares, train, test, plan)  # type: ignore[arg-type]
+            parallel = DataParallel(
+                self._trained,
+                shares,  # type: ignore[arg-type]
+                plan,
+                stand_in=lambda trains: None,
+                rows_of=tried_rows(),
+            )
             try:
-
-                def outcome(part: int) -> Outcome:
-                    train.rewind(*self._places[part])
-                    test.rewind(*self._places[part])
-                    return self._step(parallel, shares, step, part)
-
-                return [outcome(part) for part in (ALL, FIRST, SECOND)]
+                return [self._step(parallel, shares, step, part) for part in (ALL, FIRST, SECOND)]
             finally:
                 parallel.close()
 
@@ -235,7 +235,7 @@ class _Probe:
     def _step(self, parallel: DataParallel, shares: SharesOfGroup, step: str, part: int) -> Outcome:
         self._begin()
         shares.begin(part)
-        logs = getattr(self._model, step)(self._parts[part])
+        logs = getattr(self._model, step)((self._parts[part], self._steps[part]))
         assert parallel.terms is not None
         return Outcome(
             {name: np.asarray(value, np.float64) for name, value in parallel.terms.values.items()},

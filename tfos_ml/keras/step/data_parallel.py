@@ -23,10 +23,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from tfos_ml.data.order import Int64s
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
 from tfos_ml.keras.collectives.group import WorkerGroup
@@ -37,6 +35,7 @@ from tfos_ml.keras.step.other_writes import OtherWrites
 from tfos_ml.keras.step.random_draws import NOT_BY_ROW, RowsOfStep
 from tfos_ml.keras.step.reduction_plan import PassReductions, ReductionPlan
 from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
+from tfos_ml.worker.global_batches import Step
 
 NO_STEP = -1
 _ALIKE = 1e-4  # values of workers may differ by as much, relative to the largest: their processors may differ
@@ -58,55 +57,26 @@ def not_exchanged(error: tf.errors.OpError) -> ModelError | None:
     return None if begin < 0 else ModelError(error.message[begin:].partition("\n\t [[")[0].strip().removesuffix("]"))
 
 
-class PassCounter:
-    """Counts the steps of one pass; knows the number of rows in each, and the places of this worker's rows.
-
-    `stand_in` returns a batch of one row, to compute on in steps without rows of this worker; it has no weight.
-    """
-
-    def __init__(self, name: str, total: int, batch_size: int, stand_in: Callable[[], Any]):
-        self.name = name
-        self.total = total
-        self.batch_size = batch_size
-        self.stand_in = stand_in
-        self.next_step = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self._places = tf.Variable(np.zeros(0, np.int32), trainable=False, shape=[None])  # within their steps
-        self._ends = tf.Variable(np.zeros(-(-total // batch_size) + 1, np.int64), trainable=False)
-
-    def rewind(self, places: Int64s, sizes: Int64s, first_step: int = 0) -> None:
-        """Begin a new pass: `places` of this worker's rows among all, ascending, and how many of them each step has."""
-        self.next_step.assign(first_step)
-        self._places.assign((places % self.batch_size).astype(np.int32))
-        self._ends.assign(np.concatenate([[0], np.cumsum(sizes)]))
-
-    def rows_of(self, step: tf.Tensor, total: tf.Tensor) -> RowsOfStep:
-        """The places of this worker's rows in a step of `total` rows; without rows, the place of the stand-in."""
-        places = self._places[self._ends[step] : self._ends[step + 1]]
-        places = tf.cond(tf.size(places) > 0, lambda: places, lambda: tf.constant([0], tf.int32))
-        return RowsOfStep(tf.cast(places, tf.int64), total)
-
-    def advance(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The number of the step that begins, and the number of rows of all workers in it."""
-        step = self.next_step.assign_add(1) - 1
-        return step, tf.minimum(tf.constant(self.batch_size, tf.int64), self.total - step * self.batch_size)
-
-
 class DataParallel:
     """Makes a built, compiled model train in step with those of the other workers; wraps it until :meth:`close`.
 
     A step may update variables several times, with several optimizers. ``bad_step`` is the first step of the pass in
-    which this worker's own loss was not finite; -1 if there is none. ``tracing_seconds`` is the time that TensorFlow
-    has spent tracing training steps.
+    which this worker's own loss was not finite; -1 if there is none. ``last_share`` is the part of the rows of the last
+    step that this worker had. ``tracing_seconds`` is the time that TensorFlow has spent tracing training steps.
+
+    Batches come with their :class:`~tfos_ml.worker.global_batches.Step`; a step on others is plain Keras's.
+    `stand_in` returns a batch of one row, for training or for a test, to compute on in steps without rows of this
+    worker; it has no weight. `rows_of` makes :class:`RowsOfStep`.
     """
 
     def __init__(
         self,
         variables: TrainingVariables,
         group: WorkerGroup,
-        train: PassCounter,
-        test: PassCounter,
         plan: ReductionPlan,
+        stand_in: Callable[[bool], Any],
         agrees_on_end: bool = False,
+        rows_of: Callable[[tf.Tensor, tf.Tensor], RowsOfStep] = RowsOfStep,
     ):
         self._agrees_on_end = agrees_on_end
         model = self._model = variables.model
@@ -128,18 +98,19 @@ class DataParallel:
         self.tracing_seconds = 0.0
         self.wants_end = tf.Variable(0.0, trainable=False)  # 1: this worker asks all to save, or end, after a step
         self._end_agreed = tf.Variable(0.0, trainable=False)
-        self._train, self._test = train, test
+        self.last_share = tf.Variable(1.0, dtype=tf.float64, trainable=False)
+        self._stand_in, self._rows_of = stand_in, rows_of
         self.terms: LossTerms | None = None
         if group.size > 1:
             self.terms = LossTerms(
                 model, group, lambda: self._share, lambda: self._rows_of_step, plan.sums, plan.together
             )
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
-        step = self._step_of(train, model.train_step)
+        step = self._step_of(True, model.train_step)
         self._wrap(model, "train_step", step if model.run_eagerly else self._timed(step))
         self._assigned = [variables.of_program[i] for i in plan.assigned] if group.size > 1 else []
+        self._wrap(model, "test_step", self._step_of(False, model.test_step))
         if group.size > 1:
-            self._wrap(model, "test_step", self._step_of(test, model.test_step))
             self._wrap(model, "evaluate", self._evaluating(model.evaluate))
             for name in ("fit", "train_on_batch", "test_on_batch"):
                 self._wrap(model, name, _refusing(name))
@@ -152,9 +123,6 @@ class DataParallel:
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         setattr(owner, name, wrapper)
         self._wrapped.append((owner, name))
-
-    def _reductions_of(self, pass_counter: PassCounter) -> PassReductions:
-        return self._plan.train if pass_counter is self._train else self._plan.test
 
     @property
     def drawn(self) -> list[bool]:
@@ -207,38 +175,42 @@ class DataParallel:
 
         return timed
 
-    def _step_of(self, pass_counter: PassCounter, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def step(data: Any) -> Any:
-            if self._is_plain:
+    def _step_of(self, trains: bool, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        reductions = self._plan.train if trains else self._plan.test
+
+        def step(batch: Any) -> Any:
+            data, place = batch if _has_step(batch) else (batch, None)
+            if self._is_plain or place is None:
                 return original(data)
-            number, total = pass_counter.advance()
-            self._step = number if pass_counter is self._train else None
+            self._step = place.number if trains else None
             try:
                 if self._group.size == 1:
                     return original(data)
                 if privates.compiled_parts(self._model)[1:] != self._compiled[1:]:
                     raise ModelError(_COMPILED_WITHIN)
-                rows = _row_count(tf.nest.flatten(data)[0])
-                self._share = tf.cast(rows, tf.float64) / tf.cast(total, tf.float64)
-                self._rows_of_step = pass_counter.rows_of(number, total)
-                self._rows_of_step.known = self._reductions_of(pass_counter).draws
+                rows = tf.size(place.places, out_type=tf.int64)
+                self._share = tf.cast(rows, tf.float64) / tf.cast(place.total, tf.float64)
+                self.last_share.assign(self._share)
+                places = tf.cond(rows > 0, lambda: place.places, lambda: tf.constant([0], tf.int64))
+                self._rows_of_step = self._rows_of(places, place.total)
+                self._rows_of_step.known = reductions.draws
                 with self._rows_of_step.draws():
-                    return self._shared_step(original, data, pass_counter)
+                    return self._shared_step(original, data, trains, reductions)
             finally:
                 self._share = self._step = None
 
         return step
 
-    def _shared_step(self, original: Callable[[Any], Any], data: Any, pass_counter: PassCounter) -> Any:
+    def _shared_step(self, original: Callable[[Any], Any], data: Any, trains: bool, reductions: PassReductions) -> Any:
         """A step on the rows of this worker; if it has none, on the stand-in, which has no weight."""
         assert self._share is not None
-        trains, has_rows, stand_in = pass_counter is self._train, self._share > 0, pass_counter.stand_in()
+        has_rows, stand_in = self._share > 0, self._stand_in(trains)
         if stand_in is not None:
             data = tf.cond(has_rows, lambda: data, lambda: stand_in)
         self.updated, self._applied, self._moments = [], 0, 0
         self._other_writes.begin()
         state = {id(v): v for v in metric_variables(self._model)}
-        by_step = {id(v) for v in self._by_step(self._reductions_of(pass_counter))}
+        by_step = {id(v) for v in self._by_step(reductions)}
         before = {key: tf.identity(tf.convert_to_tensor(v)) for key, v in state.items()}
         result = original(data)
         for key, variable in state.items():
@@ -360,10 +332,8 @@ def _refusing(name: str) -> Callable[..., Any]:
     return refuse
 
 
-def _row_count(tensor: Any) -> tf.Tensor:
-    if isinstance(tensor, tf.RaggedTensor):
-        return tf.cast(tensor.nrows(), tf.int64)
-    return tf.shape(tensor, out_type=tf.int64)[0]
+def _has_step(batch: Any) -> bool:
+    return isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], Step)
 
 
 def _counting(value: Any, share: tf.Tensor) -> Any:
