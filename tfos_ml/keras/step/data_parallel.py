@@ -92,8 +92,6 @@ class DataParallel:
         self._other_writes = OtherWrites(model)
         self._stack = contextlib.ExitStack()
         self._wrapped: list[tuple[Any, str]] = []
-        self._is_plain = False  # while the user's own evaluate() runs
-        self._plain_test_function: Any = None
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
         self.tracing_seconds = 0.0
         self.wants_end = tf.Variable(0.0, trainable=False)  # 1: this worker asks all to save, or end, after a step
@@ -180,7 +178,7 @@ class DataParallel:
 
         def step(batch: Any) -> Any:
             data, place = batch if _has_step(batch) else (batch, None)
-            if self._is_plain or place is None:
+            if place is None:
                 return original(data)
             self._step = place.number if trains else None
             try:
@@ -282,24 +280,16 @@ class DataParallel:
     # What the user calls in between
 
     def _evaluating(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """An ``evaluate`` that is plain Keras when the user's callbacks call it.
+        """An ``evaluate`` that callbacks may call: plain Keras, since its batches have no :class:`Step`.
 
         Within an epoch the metrics go on from what it has left in them: on one worker, since they are added up.
         """
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
-            if privates.is_validation_of_fit(kwargs):
-                return original(*args, **kwargs)
-            model = self._model
-            ours, model.test_function = model.test_function, self._plain_test_function
-            self._is_plain = True
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._is_plain = False
-                self._plain_test_function, model.test_function = model.test_function, ours
-                if self._group.rank:
-                    model.reset_metrics()
+            results = original(*args, **kwargs)
+            if self._group.rank and not privates.is_validation_of_fit(kwargs):
+                self._model.reset_metrics()
+            return results
 
         return evaluate
 
