@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
+from tfos_ml.keras.checkpoint.state import assign_all
 from tfos_ml.keras.checkpoint.store import Request
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
 from tfos_ml.keras.rows import TrainingData
@@ -121,9 +122,8 @@ class EpochStartSync(keras.callbacks.Callback):
         state.data.current_epoch = epoch
         resumed = state.resumed if state.resumed is not None and state.resumed.epoch == epoch else None
         state.data.first_step = resumed.step if resumed else 0
-        if resumed:
-            for variable, value in zip(metric_variables(self.model), resumed.metrics, strict=False):
-                variable.assign(value)
+        if resumed and resumed.metrics:
+            assign_all(metric_variables(self.model), resumed.metrics)
         state.in_step.parallel.bad_step.assign(NO_STEP)
         state.replaced, state.replaced_in_test = {}, {}
 

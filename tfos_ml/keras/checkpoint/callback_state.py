@@ -9,7 +9,6 @@ State goes to the callback of the same class, monitor and number among these, wh
 
 from __future__ import annotations
 
-import copy
 import io
 import pickle
 import types
@@ -21,8 +20,6 @@ from typing import Any
 import cloudpickle
 import keras
 import tensorflow as tf
-
-from tfos_ml.keras.checkpoint.codec import NotPlainError, encoded
 
 OF_KERAS = {
     "EarlyStopping": ("wait", "best", "best_weights", "best_epoch", "stopped_epoch"),
@@ -58,10 +55,9 @@ class CallbackStates:
         self._callbacks = callbacks
         self._at_first = {key: _prints(_attributes(callback)) for key, callback in callbacks.items()}
 
-    def take(self) -> tuple[dict[str, dict[str, Any]], bytes, list[str]]:
-        """Copies of the states: those of Keras's callbacks, all others pickled, and notices of what is missing."""
-        plain: dict[str, dict[str, Any]] = {}
-        others: dict[str, dict[str, Any]] = {}
+    def take(self) -> tuple[bytes, list[str]]:
+        """The states of this moment in one pickle, for what they share; and notices of what is missing."""
+        states: dict[str, dict[str, Any]] = {}
         notices = []
         for key, callback in self._callbacks.items():
             state, missing = self._state(key, callback)
@@ -70,11 +66,9 @@ class CallbackStates:
                     f"{type(callback).__name__}: checkpoints are without its {missing}, which cannot be pickled or "
                     "hold variables. Give the class get_state() and set_state(state), so that a fit can resume."
                 )
-            if state and is_of_keras(type(callback)) and _is_plain(state):
-                plain[key] = copy.deepcopy(state)
-            elif state:
-                others[key] = state
-        return plain, _pickled(others) if others else b"", notices  # in one pickle, for what they share
+            if state:
+                states[key] = state
+        return _pickled(states) if states else b"", notices
 
     def _state(self, key: str, callback: Any) -> tuple[dict[str, Any], list[str]]:
         """The state of a callback, and the names of attributes that cannot be saved."""
@@ -96,22 +90,21 @@ class CallbackStates:
         return state, missing
 
 
-def set_callback_states(callbacks: Mapping[str, Any], plain: Mapping[str, Mapping[str, Any]], pickled: bytes) -> None:
-    """Give callbacks of this worker copies of the states that :class:`CallbackStates` has taken.
+def set_callback_states(callbacks: Mapping[str, Any], pickled: bytes) -> None:
+    """Give callbacks of this worker the states that :class:`CallbackStates` has taken, which come anew each time.
 
     It unpickles what this package has written to ``modelDir``, which must be as trustworthy as the program itself.
     """
-    states = {key: copy.deepcopy(dict(state)) for key, state in plain.items()}
-    for key, state in (states | _unpickled(pickled)).items():
+    for key, state in _unpickled(pickled).items():
         if key in callbacks:
             if _PROTOCOL in state:
                 callbacks[key].set_state(state.pop(_PROTOCOL))
             vars(callbacks[key]).update(state)
 
 
-def keys_with_state(plain: Mapping[str, Any], pickled: bytes) -> set[str]:
+def keys_with_state(pickled: bytes) -> set[str]:
     """The keys of callbacks whose states were taken."""
-    return {*plain, *_unpickled(pickled)}
+    return {*_unpickled(pickled)}
 
 
 def _unpickled(pickled: bytes) -> dict[str, dict[str, Any]]:
@@ -122,14 +115,6 @@ def _unpickled(pickled: bytes) -> dict[str, dict[str, Any]]:
 def is_of_keras(kind: type) -> bool:
     """Whether Keras has defined a class."""
     return kind.__module__.partition(".")[0] == "keras"
-
-
-def _is_plain(state: Any) -> bool:
-    try:
-        encoded(state, [])
-    except NotPlainError:
-        return False
-    return True
 
 
 def names_of_keras(kind: type) -> list[str]:

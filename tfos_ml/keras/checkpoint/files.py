@@ -3,7 +3,7 @@
 ``modelDir/tfos_ml/epoch-00003-step-000000-<run>/`` contains
 
 - ``model.weights.h5``: the variables of the model and its optimizers, as Keras itself writes and loads them;
-- ``arrays.npz``, and ``callbacks.pkl`` if a callback of the user's class has state;
+- ``arrays.npz``, and ``callbacks.pkl`` if a callback has state;
 - ``state.json``: everything else, and the checksums of the other files. It is written last.
 
 A directory without it, or with files that do not match it, does not count; then the one before is used. The last two
@@ -22,7 +22,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,53 +31,18 @@ from pyarrow import fs
 from tfos_ml.common.filesystems import SLOWEST, StorageError, open_uri, storage_errors
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelDirError
-from tfos_ml.keras.checkpoint import codec as state_codec
-from tfos_ml.keras.checkpoint.codec import Array
 from tfos_ml.keras.checkpoint.directory import FOLDER
 from tfos_ml.keras.checkpoint.fence import Fence
+from tfos_ml.keras.checkpoint.state import STATE, WEIGHTS, TrainingState
 
 KEPT = 2
-STATE, ARRAYS, PICKLED, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"
-FORMAT = 2  # of what the files contain
+FORMAT = 3  # of what the files contain
 _BLOCK = 1 << 20
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)-")
 
 
-@dataclass
-class TrainingState:
-    """Everything that the rest of a training depends on, but for the variables in the file of weights."""
-
-    epoch: int  # number of completed epochs
-    step: int  # number of completed steps of the next epoch
-    stopped: bool  # whether a callback has ended the training
-    history: list[dict[str, float]]  # logs of each epoch
-    elapsed: float  # seconds of the next epoch
-    identity: str  # fingerprint of the model and its settings
-    fingerprint: str  # of the input
-    seeds: list[Array]  # states of Keras's seed generators
-    random: dict[str, Any]  # states of the generators of Python and NumPy
-    digest: int  # of the variables
-    settings: dict[str, str] = field(default_factory=dict)  # further ones, only to tell what differs
-    metrics: list[Array] = field(default_factory=list)  # states of the metrics after these steps, for all rows
-    variables: list[Array] = field(default_factory=list)  # all, if the file of weights lacks some
-    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)  # states of Keras's callbacks
-    pickled: bytes = b""  # states of others
-
-    def to_files(self) -> dict[str, bytes]:
-        """Contents of files by name."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pickled"}
-        text, arrays = state_codec.dumps(values)
-        return {STATE: text.encode(), ARRAYS: arrays, **({PICKLED: self.pickled} if self.pickled else {})}
-
-    @classmethod
-    def from_files(cls, files: dict[str, bytes]) -> TrainingState:
-        """The reverse of :meth:`to_files`."""
-        values = state_codec.loads(files[STATE].decode(), files[ARRAYS])
-        return cls(**values, pickled=files.get(PICKLED, b""))
-
-
 @dataclass(frozen=True)
-class Found:
+class LoadedCheckpoint:
     """A checkpoint that was read."""
 
     state: TrainingState
@@ -129,19 +94,17 @@ class Checkpoints:
 
     @property
     def weights_file(self) -> Path:
-        """The file of the weights, a part of each checkpoint; nothing may change it while :meth:`save` goes on."""
+        """The file of the weights, a part of each checkpoint; write it after :meth:`wait`, and before :meth:`save`."""
         return self._scratch / WEIGHTS
 
-    def save(self, state: TrainingState, write_weights: Callable[[], None]) -> None:
-        """Begin to write a checkpoint of a state, which does not change any more, in a thread.
-
-        The thread first calls `write_weights`, which brings the :attr:`weights_file` up to date.
+    def save(self, state: TrainingState) -> None:
+        """Begin to write a checkpoint, in a thread.
 
         Raises ``SupersededError`` if a later attempt has taken over the directory, and ``ModelDirError`` if the store
         fails; what is written by then does not count.
         """
         self.wait()
-        self._start(lambda: self._write_checkpoint(state, write_weights))
+        self._start(lambda: self._write_checkpoint(state))
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written; raises as :meth:`save`."""
@@ -175,8 +138,7 @@ class Checkpoints:
         """Give the store time for some bytes, from now on."""
         self._deadline = time.monotonic() + self._timeout + size / SLOWEST
 
-    def _write_checkpoint(self, state: TrainingState, write_weights: Callable[[], None]) -> None:
-        write_weights()
+    def _write_checkpoint(self, state: TrainingState) -> None:
         self._postpone(self.weights_file.stat().st_size)
         with _store_errors(self._uri, "written"):
             self._write_all(state)
@@ -240,18 +202,18 @@ class Checkpoints:
 
     # Reading
 
-    def load(self) -> Found | None:
+    def load(self) -> LoadedCheckpoint | None:
         """The newest complete checkpoint; None if there is none.
 
         Raises ``SupersededError`` if a later attempt comes meanwhile, and ``ModelDirError`` if the store fails.
         """
         self.wait()
-        found: list[Found | None] = []
+        found: list[LoadedCheckpoint | None] = []
         self._start(lambda: found.append(self._load()))
         self.wait()
         return found[0]
 
-    def _load(self) -> Found | None:
+    def _load(self) -> LoadedCheckpoint | None:
         with _store_errors(self._uri, "taken over"):
             for name in filter(self._taken().counts, self._names()):
                 try:
@@ -264,7 +226,7 @@ class Checkpoints:
                     )
         return None
 
-    def _read_all(self, name: str) -> Found:
+    def _read_all(self, name: str) -> LoadedCheckpoint:
         with self._fs.open_input_stream(f"{self._root}/{name}/{STATE}") as stream:
             about = json.loads(stream.read())
         if about["format"] != FORMAT:
@@ -283,7 +245,7 @@ class Checkpoints:
                 file.write(block)
         if crc << 30 ^ copy.stat().st_size != checksums[WEIGHTS]:
             raise DamagedError(f"{name}/{WEIGHTS} is damaged")
-        return Found(state, copy)
+        return LoadedCheckpoint(state, copy)
 
     def _read(self, path: str, checksum: int) -> bytes:
         with self._fs.open_input_stream(f"{self._root}/{path}") as stream:

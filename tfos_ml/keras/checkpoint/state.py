@@ -1,19 +1,64 @@
-"""Takes the state of a training between two steps, and restores it."""
+"""The state on which the rest of a training depends: what it is, how it becomes files, and how it is restored."""
 
 from __future__ import annotations
 
+import io
+import json
 import random
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
 from tfos_ml.keras.step.variables import TrainingVariables
+
+STATE, ARRAYS, CALLBACKS, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"
+
+
+@dataclass
+class TrainingState:
+    """Everything that the rest of a training depends on, but for the variables in the file of weights."""
+
+    epoch: int  # number of completed epochs
+    step: int  # number of completed steps of the next epoch
+    stopped: bool  # whether a callback has ended the training
+    history: list[dict[str, float]]  # logs of each epoch
+    elapsed: float  # seconds of the next epoch
+    identity: str  # fingerprint of the model and its settings
+    fingerprint: str  # of the input
+    random: dict[str, Any]  # states of the generators of Python and NumPy
+    digest: int  # of the variables
+    settings: dict[str, str] = field(default_factory=dict)  # further ones, only to tell what differs
+    seeds: list[Array] = field(default_factory=list)  # states of Keras's seed generators
+    metrics: list[Array] = field(default_factory=list)  # their states after these steps, for all rows
+    variables: list[Array] = field(default_factory=list)  # all, if the file of weights lacks some
+    callbacks: bytes = b""  # their states, pickled
+
+    def to_files(self) -> dict[str, bytes]:
+        """Contents of files by name: lists of arrays are in one, callbacks in another, and all else in the first."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        lists = {name: values.pop(name) for name in ("seeds", "metrics", "variables")}
+        files = {CALLBACKS: callbacks} if (callbacks := values.pop("callbacks")) else {}
+        arrays = io.BytesIO()
+        np.savez(arrays, **{f"{name}-{i}": array for name, parts in lists.items() for i, array in enumerate(parts)})
+        return {STATE: json.dumps(values, indent=1).encode(), ARRAYS: arrays.getvalue(), **files}
+
+    @classmethod
+    def from_files(cls, files: dict[str, bytes]) -> TrainingState:
+        """The reverse of :meth:`to_files`."""
+        values = {**json.loads(files[STATE]), "seeds": [], "metrics": [], "variables": []}
+        with np.load(io.BytesIO(files[ARRAYS]), allow_pickle=False) as arrays:
+            for name in arrays.files:
+                values[name.partition("-")[0]].append(arrays[name])
+        return cls(**values, callbacks=files.get(CALLBACKS, b""))
 
 
 def assign_all(variables: Sequence[Any], arrays: Sequence[Array]) -> None:
@@ -21,7 +66,8 @@ def assign_all(variables: Sequence[Any], arrays: Sequence[Array]) -> None:
     if [tuple(v.shape) for v in variables] != [a.shape for a in arrays]:
         raise ModelError("The checkpoint in modelDir is of another model. Choose another modelDir.")
     for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
+        is_void = array.dtype.kind == "V"  # what npz makes of bfloat16
+        variable.assign(array.view(np.asarray(variable).dtype) if is_void else array)
 
 
 def start_alike(variables: TrainingVariables, group: WorkerGroup, is_chief: bool) -> None:
@@ -33,14 +79,34 @@ def start_alike(variables: TrainingVariables, group: WorkerGroup, is_chief: bool
 
 
 def random_state() -> dict[str, Any]:
-    """State of Python's and NumPy's global random generators."""
-    return {"python": random.getstate(), "numpy": np.random.get_state()}
+    """State of Python's and NumPy's global random generators, as JSON has it."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return {"python": random.getstate(), "numpy": [name, np.asarray(keys).tolist(), *rest]}
 
 
 def set_random_state(state: dict[str, Any]) -> None:
     """The reverse of :func:`random_state`."""
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
+    version, numbers, spare = state["python"]
+    random.setstate((version, tuple(numbers), spare))
+    np.random.set_state(tuple(state["numpy"]))
+
+
+def save_weights(variables: TrainingVariables, path: Path) -> bool:
+    """Save weights and optimizers as ``Model.save_weights`` does; returns whether the file has all variables.
+
+    Keras does not find those that a layer hides. The others are told by their number and their shapes.
+    """
+    variables.model.save_weights(str(path))
+    saved: Counter[Any] = Counter()
+
+    def note(name: str, entry: Any) -> None:
+        if isinstance(entry, h5py.Dataset):
+            saved[entry.shape, entry.dtype.itemsize] += 1
+
+    with h5py.File(path) as file:
+        file.visititems(note)
+    arrays = map(np.asarray, variables.shared)
+    return not Counter((array.shape, array.dtype.itemsize) for array in arrays) - saved
 
 
 def load_weights(variables: TrainingVariables, path: Path, arrays: Sequence[Array], expected: int) -> None:
@@ -56,16 +122,16 @@ def load_weights(variables: TrainingVariables, path: Path, arrays: Sequence[Arra
             raise ModelError(f"The checkpoint in modelDir is of another model: {error}") from None
     if arrays:
         assign_all(variables.shared, arrays)
-    if digest([np.asarray(variable) for variable in variables.shared]) != expected:
+    if digest(variables.shared) != expected:
         raise ModelError(
             "The checkpoint in modelDir does not restore all variables of the model, because a layer's "
             "save_own_variables() or load_own_variables() leaves some out. Save all of them."
         )
 
 
-def digest(arrays: Sequence[Array]) -> int:
-    """A checksum of arrays."""
+def digest(variables: Iterable[Any]) -> int:
+    """A checksum of the values of variables."""
     found = 0
-    for array in arrays:
-        found = zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, found)
+    for variable in variables:
+        found = zlib.crc32(np.ascontiguousarray(variable).view(np.uint8).data, found)
     return found

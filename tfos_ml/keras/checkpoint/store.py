@@ -17,17 +17,18 @@ import numpy as np
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint.callback_state import CallbackStates, keys_with_state, set_callback_states
-from tfos_ml.keras.checkpoint.files import Checkpoints, TrainingState
+from tfos_ml.keras.checkpoint.files import Checkpoints
 from tfos_ml.keras.checkpoint.fit_settings import differences, fit_settings
 from tfos_ml.keras.checkpoint.state import (
+    TrainingState,
     assign_all,
     digest,
     load_weights,
     random_state,
+    save_weights,
     set_random_state,
     start_alike,
 )
-from tfos_ml.keras.checkpoint.weights import WeightsFile
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
 from tfos_ml.keras.rows import TrainingData, fingerprint
 from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
@@ -69,14 +70,13 @@ class StateStore:
         self._states: CallbackStates | None = None  # there, too
         self._terminated: list[int] = []  # signals that ask this process to end
         self._settings: dict[str, str] = {}
-        self._weights: WeightsFile | None = None
         self._compiled_again = ""
         self._stack = contextlib.ExitStack()
 
     def renew(self, variables: TrainingVariables, epoch: int) -> None:
         """Go on with the variables of a model that a callback has compiled again before an epoch, counted from 0."""
         self.wait()
-        self._variables, self._weights = variables, None
+        self._variables = variables
         self._compiled_again = f", compiled again by a callback before epoch {epoch + 1}"
         vars(self).pop("_identity", None)
 
@@ -178,7 +178,7 @@ class StateStore:
                 f"Training continued from a checkpoint in {place} after epoch {state.epoch}.{made} Choose another "
                 "modelDir to start from the beginning."
             )
-        if unused := keys_with_state(state.callbacks, state.pickled) - {*self._callbacks}:
+        if unused := keys_with_state(state.callbacks) - {*self._callbacks}:
             yield (
                 f"{place} has states of callbacks that this fit does not have: {sorted(unused)}. It has "
                 f"{sorted(self._callbacks)}."
@@ -200,9 +200,8 @@ class StateStore:
         if self._checkpoints is None or self._states is None:
             return
         self._checkpoints.wait()
-        self._weights = self._weights or WeightsFile(self._variables, self._checkpoints.weights_file)
-        variables, write_weights = self._weights.take()
-        plain, pickled, notices = self._states.take()
+        is_complete = save_weights(self._variables, self._checkpoints.weights_file)
+        callbacks, notices = self._states.take()
         self._notices += [notice for notice in notices if notice not in self._notices]
         state = TrainingState(
             epoch=epoch,
@@ -212,16 +211,15 @@ class StateStore:
             elapsed=seconds,
             identity=self._identity,
             fingerprint=rows,
-            settings=self._settings,
-            seeds=[np.asarray(v) for v in self._variables.seeds],
             random=random_state(),
-            digest=digest(variables),
+            digest=digest(self._variables.shared),
+            settings=self._settings,
+            seeds=[np.array(v) for v in self._variables.seeds],
             metrics=list(metrics),
-            variables=[] if self._weights.is_complete else variables,
-            callbacks=plain,
-            pickled=pickled,
+            variables=[] if is_complete else [np.array(v) for v in self._variables.shared],
+            callbacks=callbacks,
         )
-        self._checkpoints.save(state, write_weights)
+        self._checkpoints.save(state)
 
     def wait(self) -> None:
         """Wait until what was saved is complete."""
@@ -250,7 +248,7 @@ class Resume(keras.callbacks.Callback):
 
     def _restore(self) -> None:
         assign_all(self._variables.scalars, self._scalars)
-        set_callback_states(self._callbacks, self._state.callbacks, self._state.pickled)
+        set_callback_states(self._callbacks, self._state.callbacks)
 
 
 @contextlib.contextmanager
