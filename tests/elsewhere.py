@@ -39,7 +39,7 @@ def run_elsewhere(program: str, *arguments: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the program; in the fork."""
+    """Run the program; in the fork, or in a fresh process."""
     _, program, *rest = arguments
     sys.argv = ["-c", *rest]
     exec(compile(program, "elsewhere", "exec"), {"__name__": "__main__"})
@@ -109,3 +109,7 @@ def run_in(group, text, *arguments, seconds=30.0, **environment):
         timeout=seconds,
         env={**os.environ, **environment},
     )
+
+
+if __name__ == "__main__":  # where no fork server has these packages
+    main(sys.argv[1:])
