@@ -106,7 +106,7 @@ def work(rank: int, size: int, ports: list[int], kilobytes: list[int], repeats: 
 
         @tf.function
         def gradients(given, shapes=shapes):
-            return group.sum_gradients(given, tf.constant(0.5), shapes)
+            return group.all_sum_gradients(given, tf.constant(0.5), shapes)
 
         contenders: dict[str, Callable[[], object]] = {
             "gradients": lambda parts=parts, gradients=gradients: gradients(parts),

@@ -27,7 +27,9 @@ def small_buckets(monkeypatch):
 def test_the_last_gradients_which_come_first_are_summed_first(small_buckets):
     group, sizes = Recording(), [10, 20, 90, 50, 40, 200]
     gradients = [tf.fill([size], float(size)) for size in sizes]
-    summed = group.sum_gradients([*gradients, None], tf.constant(0.5), [g.shape for g in [*gradients, gradients[0]]])
+    summed = group.all_sum_gradients(
+        [*gradients, None], tf.constant(0.5), [g.shape for g in [*gradients, gradients[0]]]
+    )
     assert group.summed == [("gradients-0", 200), ("gradients-1", 90), ("gradients-2", 90), ("gradients-3", 30)]
     assert summed.pop() is None
     for found, expected in zip(summed, gradients, strict=True):

@@ -151,8 +151,8 @@ class TestInexact:
         from tfos_ml.keras.step.reduction_plan import PassReductions
 
         model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="own"), keras.metrics.MeanSquaredError("my_own")])
-        two = SimpleNamespace(size=2, sum_arrays=lambda arrays: [2 * np.asarray(array) for array in arrays])
-        assert set(MetricSums(model, two, PassReductions(inexact=("own",))).bring_together(0.5)) == {"own"}
+        two = SimpleNamespace(size=2, all_sum=lambda arrays: [2 * np.asarray(array) for array in arrays])
+        assert set(MetricSums(model, two, PassReductions(inexact=("own",))).all_sum_states(0.5)) == {"own"}
 
 
 class TestAlone:
@@ -162,6 +162,22 @@ class TestAlone:
 
         model = fitted(metrics=[keras.metrics.PearsonCorrelation(name="correlation"), "mae"])
         before = [np.asarray(v) for m in model.metrics for v in m.variables]
-        assert MetricSums(model, group, PassReductions()).bring_together(1.0) == {}
+        assert MetricSums(model, group, PassReductions()).all_sum_states(1.0) == {}
         for one, other in zip(before, [np.asarray(v) for m in model.metrics for v in m.variables], strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+class TestLayerState:
+    def test_only_what_a_worker_has_changed_is_sent_and_averaged(self, keras):
+        from tfos_ml.keras.step.layer_state import LayerState
+
+        sent = []
+        two = SimpleNamespace(size=2, all_max=np.asarray, all_sum=lambda arrays: [sent.extend(arrays), arrays][1])
+        layers = [keras.layers.Dense(3, trainable=False), keras.layers.BatchNormalization()]
+        model = keras.Sequential([keras.layers.Input((2,)), *layers])
+        state = LayerState(model, two)
+        state.begin()
+        layers[1].moving_mean.assign([2.0, 4.0, 6.0])
+        state.all_mean(0.5)
+        assert [array.tolist() for array in sent] == [[1.0, 2.0, 3.0]]
+        assert np.asarray(layers[1].moving_mean).tolist() == [1.0, 2.0, 3.0]

@@ -29,7 +29,7 @@ from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.inspection import describe
 from tfos_ml.keras.probe import plan as probe
 from tfos_ml.keras.probe.one_step import SharesOfGroup
-from tfos_ml.keras.probe.varied_rows import varied_element
+from tfos_ml.keras.probe.varied_rows import gather_varied_rows
 from tfos_ml.keras.rows import TrainingData
 from tfos_ml.keras.step import data_parallel
 from tfos_ml.keras.step.losses import LossTerms
@@ -53,7 +53,7 @@ def told(make, data, directory):
     rows = rows_of(model, data, directory)
     privates.symbolic_build(model, rows.element_spec())
     try:
-        element = varied_element(rows, probe.ROWS, WorkerGroup(0, 1, 10.0))
+        element = gather_varied_rows(rows, probe.ROWS, WorkerGroup(0, 1, 10.0))
         variables = TrainingVariables.of_step(model, rows.element_spec())
         plan = probe._try(variables, element, bool(rows.validation.total))
     except ModelError as error:
@@ -104,7 +104,7 @@ def test_an_evaluation_does_not_ask_what_a_training_would_do(tmp_path):
     rows = rows_of(model, numbers(), tmp_path)
     privates.symbolic_build(model, rows.element_spec())
     variables = TrainingVariables.of_step(model)
-    element = varied_element(rows, probe.ROWS, WorkerGroup(0, 1, 10.0))
+    element = gather_varied_rows(rows, probe.ROWS, WorkerGroup(0, 1, 10.0))
     assert probe._try(variables, element, tests=True, trains=False).test.inexact == ()
     with pytest.raises(ModelError, match=ERROR):
         probe._try(variables, element, tests=True)

@@ -16,7 +16,7 @@ from tfos_ml.keras.checkpoint.store import Request
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
 from tfos_ml.keras.rows import TrainingData
 from tfos_ml.keras.step.data_parallel import NO_STEP, DataParallel
-from tfos_ml.keras.step.equal_weights import check_alike
+from tfos_ml.keras.step.equal_weights import all_check_equal
 from tfos_ml.keras.step.layer_state import LayerState
 from tfos_ml.keras.step.metrics import MetricSums, numbers
 from tfos_ml.keras.step.variables import metric_variables
@@ -138,9 +138,12 @@ class EpochStartSync(keras.callbacks.Callback):
         if self._shares_logs:
             in_step = self._state.in_step
             mine = float(in_step.parallel.last_share)
-            logs.update(in_step.metrics.after_step(self._state.data.train, mine, self._state.logs))
-        if self._stops_on_nan and self._state.group.largest(int(self._state.in_step.parallel.bad_step)) > NO_STEP:
-            logs["loss"] = float("nan")
+            # All workers: whether logs are shared follows from the callbacks, chief_only ones included.
+            logs.update(in_step.metrics.all_results(self._state.data.train, mine, self._state.logs))
+        if self._stops_on_nan:  # on all workers, which have the same callbacks, after each step
+            own = int(self._state.in_step.parallel.bad_step)
+            if self._state.group.all_max_number(own) > NO_STEP:
+                logs["loss"] = float("nan")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._state.ends_early:
@@ -203,17 +206,17 @@ class EpochEndSync(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._step = epoch, self._state.data.first_step
         self._began, self._elapsed = time.monotonic() - self._elapsed, 0.0
-        self._agree_to_stop()
+        self._all_agree_to_stop()
         self._epoch_begins(epoch)
         self._state.in_step.layer_state.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._agree_on_batches:
-            self._agree_to_stop()
+            self._all_agree_to_stop()
         first, steps = self._state.data.first_step, self._state.data.train.steps
         before, self._step = self._step, min(first + batch + 1, steps)
         if self._step == steps or self.model.stop_training:
-            self._end_pass()
+            self._all_end_pass()
             if first and not self.model.stop_training:
                 self._state.ends_early = self.model.stop_training = True
             return
@@ -221,7 +224,7 @@ class EpochEndSync(keras.callbacks.Callback):
         is_due = self._steps_between and _crosses(self._epoch * steps, before, self._step, self._steps_between)
         if ends or is_due:
             if self._raises_on_nan:
-                self._check_finite()
+                self._all_check_finite()
             self._steps_done(self._epoch, self._step, time.monotonic() - self._began)
         if ends:
             self._heed_request()
@@ -229,8 +232,9 @@ class EpochEndSync(keras.callbacks.Callback):
     def _heed_request(self) -> None:
         """End with the state that was saved, if a worker has been told to end; else go on."""
         self._wait_saved()
-        # all workers, since they have agreed; else the driver, which hears of one's end, may end the chief too soon
-        if self._state.group.largest(float(self._state.asked)) < Request.END:
+        # All workers, since they have agreed in the sum of the gradients of this step. They end together: the driver,
+        # which hears of one's end, might else end the chief too soon.
+        if self._state.group.all_max_number(float(self._state.asked)) < Request.END:
             self._state.heeded = Request.SAVE
             self._state.in_step.parallel.withdraw_end()
             return
@@ -242,13 +246,14 @@ class EpochEndSync(keras.callbacks.Callback):
             )
         raise tf.errors.AbortedError(None, None, "another worker was told to end")
 
-    def _end_pass(self) -> None:
+    def _all_end_pass(self) -> None:
+        """All workers call it after the last step of an epoch, or the step after which they have agreed to stop."""
         if self._raises_on_nan:
-            self._check_finite()
+            self._all_check_finite()
         batches = self._state.data.train
         mine = float(self._state.in_step.parallel.last_share)
-        self._state.replaced = self._state.in_step.metrics.end_pass(batches, mine, self._state.logs)
-        self._state.in_step.layer_state.bring_together(len(batches) / batches.total)
+        self._state.replaced = self._state.in_step.metrics.all_end_pass(batches, mine, self._state.logs)
+        self._state.in_step.layer_state.all_mean(len(batches) / batches.total)
         if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
             _check_weights(self.model, self._epoch)
 
@@ -257,13 +262,16 @@ class EpochEndSync(keras.callbacks.Callback):
         if batch >= batches.steps - 1:
             in_step = self._state.in_step
             mine = float(in_step.parallel.last_share)
-            self._state.replaced_in_test = in_step.validation_metrics.end_pass(batches, mine, logs or {})
+            self._state.replaced_in_test = in_step.validation_metrics.all_end_pass(batches, mine, logs or {})
 
-    def _check_finite(self) -> None:
-        """Raise if a loss was not finite, on the worker where it happened first; the others end because of it."""
+    def _all_check_finite(self) -> None:
+        """Raise if a loss was not finite, on the worker where it happened first; the others end because of it.
+
+        All workers call it after the same step: the last one, or one after which they save.
+        """
         group, own = self._state.group, int(self._state.in_step.parallel.bad_step)
         place = own * group.size + group.rank if own > NO_STEP else math.inf
-        first = -group.largest(-place)
+        first = -group.all_max_number(-place)
         if first == math.inf:
             return
         if first == place:
@@ -274,12 +282,13 @@ class EpochEndSync(keras.callbacks.Callback):
             )
         raise tf.errors.AbortedError(None, None, "another worker's loss is not finite")
 
-    def _agree_to_stop(self) -> None:
-        self.model.stop_training = bool(self._state.group.largest(float(self.model.stop_training)))
+    def _all_agree_to_stop(self) -> None:
+        """All workers call it at the same places of an epoch, and after each step if a callback may stop there."""
+        self.model.stop_training = bool(self._state.group.all_max_number(float(self.model.stop_training)))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        check_alike(self.model, self._state.group, epoch)
-        self._agree_to_stop()
+        all_check_equal(self.model, self._state.group, epoch)
+        self._all_agree_to_stop()
         values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)
         if self._state.in_step.parallel.has_agreed_to_end():

@@ -79,4 +79,4 @@ class _Pass(keras.callbacks.Callback):
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Add the states of the metrics up after the last step."""
         if batch >= self._rows.steps - 1:
-            self.replaced = self._metrics.end_pass(self._rows, float(self._parallel.last_share), logs or {})
+            self.replaced = self._metrics.all_end_pass(self._rows, float(self._parallel.last_share), logs or {})

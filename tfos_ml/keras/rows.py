@@ -93,7 +93,7 @@ class TrainingData:
             return {name: store.indices for name, store in self.stores.items()}
         places = {}
         for name, store in self.stores.items():
-            (bitmap,) = group.sum_arrays([mark_rows(store.indices, ids)])
+            (bitmap,) = group.all_sum([mark_rows(store.indices, ids)])  # all workers, which know the same counts
             places[name] = dense_places(store.indices, bitmap)
         return places
 
@@ -321,10 +321,10 @@ def padded_lengths(model: Any, schema: FeedSchema, store: RowStore) -> dict[str,
     return {name: store.longest[i] for name, i in columns.items() if store.is_ragged(i)}
 
 
-def fingerprint(stores: Mapping[str, RowStore], schema: FeedSchema, group: WorkerGroup) -> str:
-    """Fingerprint of an input: counts, and sums over the bytes of all rows."""
+def all_fingerprint(stores: Mapping[str, RowStore], schema: FeedSchema, group: WorkerGroup) -> str:
+    """Fingerprint of an input: counts, and sums over the bytes of all rows; all workers call it together."""
     sums = []
     for store in stores.values():
         sums.append(np.array([len(store)], np.int64))
         sums.extend(store.byte_sum(i) for i in range(len(schema.columns)))
-    return ",".join(str(int(total[0])) for total in group.sum_arrays(sums))
+    return ",".join(str(int(total[0])) for total in group.all_sum(sums))

@@ -33,9 +33,9 @@ from tfos_ml.keras.callbacks import (
 )
 from tfos_ml.keras.checkpoint.callback_state import by_key
 from tfos_ml.keras.checkpoint.state import (
+    broadcast_variables,
     random_state,
     set_random_state,
-    start_alike,
 )
 from tfos_ml.keras.checkpoint.store import Resume, StateStore
 from tfos_ml.keras.collectives.group import WorkerGroup
@@ -107,7 +107,7 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     notices: list[str] = []
     model, data = build_model(task, ctx, group, notices)
     variables = _variables_of(model, data, group, ctx)
-    start_alike(variables, group, ctx.is_chief)
+    broadcast_variables(variables, group, ctx.is_chief)
     notices += _prepare_export(model, data, task, ctx)
     _Training(task, ctx, group, variables, data, notices).run()
     return model
@@ -269,7 +269,8 @@ class _Training:
         """Begin anew with the model if a callback has compiled it again; all workers ask this together."""
         before = epochs.in_step.parallel
         has_changed = before.is_compiled_again
-        if bool(self._group.largest(float(has_changed))) != has_changed:
+        # All workers, at the beginning of each epoch, whatever their own callbacks have done.
+        if bool(self._group.all_max_number(float(has_changed))) != has_changed:
             raise ModelError(
                 f"In epoch {epoch + 1}, a callback has compiled the model of some workers again, but not of all. It "
                 "must decide alike on all workers: remove chief_only, and decide by the epoch and its logs"

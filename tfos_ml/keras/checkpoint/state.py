@@ -70,9 +70,15 @@ def assign_all(variables: Sequence[Any], arrays: Sequence[Array]) -> None:
         variable.assign(array.view(np.asarray(variable).dtype) if is_void else array)
 
 
-def start_alike(variables: TrainingVariables, group: WorkerGroup, is_chief: bool) -> None:
-    """Give all workers the chief's variables, and the states of its seed generators."""
+def broadcast_variables(variables: TrainingVariables, group: WorkerGroup, is_chief: bool) -> None:
+    """Give all workers the chief's variables, and the states of its seed generators, unless they have them.
+
+    All workers call it once the model is built, and after the chief has loaded a checkpoint.
+    """
     everything = [*variables.shared, *variables.seeds]
+    own = np.array([digest(everything)], np.float64)
+    if group.all_max(own) == -group.all_max(-own):  # alike everywhere, as after a build with one seed
+        return
     arrays = group.broadcast_arrays([np.asarray(v) for v in everything], is_chief)
     if not is_chief:
         assign_all(everything, arrays)

@@ -22,15 +22,15 @@ from tfos_ml.keras.checkpoint.fit_settings import differences, fit_settings
 from tfos_ml.keras.checkpoint.state import (
     TrainingState,
     assign_all,
+    broadcast_variables,
     digest,
     load_weights,
     random_state,
     save_weights,
     set_random_state,
-    start_alike,
 )
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
-from tfos_ml.keras.rows import TrainingData, fingerprint
+from tfos_ml.keras.rows import TrainingData, all_fingerprint
 from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.position import Position
@@ -114,7 +114,7 @@ class StateStore:
     @cached_property
     def _fingerprint(self) -> str:
         """The fingerprint of all rows; all workers must ask for it together the first time."""
-        return fingerprint(self._data.stores, self._ctx.schema, self._group)
+        return all_fingerprint(self._data.stores, self._ctx.schema, self._group)
 
     def load(self) -> TrainingState | None:
         """The state to resume from, with its variables in the model; None if there is none."""
@@ -124,6 +124,7 @@ class StateStore:
             self._settings = fit_settings(self._variables.model, self._data.class_weight, self._callbacks)
         found = self._checkpoints.load() if self._checkpoints else None
         files = encode(found.state.to_files() if found else {})
+        # All workers load before the first epoch, and those without the files learn here whether there are any.
         contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
         if not contents:
             if self._ctx.is_chief:
@@ -135,7 +136,7 @@ class StateStore:
             self._tell_saved(state)
             load_weights(self._variables, found.weights, state.variables, state.digest)
             assign_all(self._variables.seeds, state.seeds)
-        start_alike(self._variables, self._group, self._ctx.is_chief)
+        broadcast_variables(self._variables, self._group, self._ctx.is_chief)
         set_random_state(state.random)
         self._history.extend(state.history)
         if self._ctx.is_chief:
@@ -190,13 +191,13 @@ class StateStore:
     def save_within_epoch(self, epoch: int, step: int, seconds: float) -> None:
         """Save the state after some steps of an epoch, which has taken so many seconds."""
         metrics = [np.asarray(variable) for variable in metric_variables(self._variables.model)]
-        self.save(epoch, step, False, seconds, self._group.sum_arrays(metrics))
+        self.save(epoch, step, False, seconds, self._group.all_sum(metrics))
 
     def save(self, epoch: int, step: int, stopped: bool, seconds: float, metrics: Sequence[Array] = ()) -> None:
         """Begin to save the state after `step` steps of an epoch; `metrics` are the states of the metrics there."""
         if not self.keeps_state:
             return
-        rows = self._fingerprint
+        rows = self._fingerprint  # on all workers, which have agreed to save after this step, or at the end of an epoch
         if self._checkpoints is None or self._states is None:
             return
         self._checkpoints.wait()

@@ -6,7 +6,8 @@ request, they are ``CollectiveReduceV2`` and ``CollectiveGatherV2`` of TensorFlo
 models and optimizers live outside its scope, since Keras 3 does not train under it
 (https://github.com/keras-team/keras/issues/20585).
 
-Every worker must begin the same operations in the same order.
+Every worker must begin the same operations in the same order. Methods and functions that do so have names that begin
+with ``all_``, ``gather_`` or ``broadcast_``, here and in what calls them; a comment says why the order is the same.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class WorkerGroup:
 
     # In the training step
 
-    def sum_gradients(
+    def all_sum_gradients(
         self,
         gradients: Sequence[Any],
         weight: tf.Tensor,
@@ -268,7 +269,7 @@ class WorkerGroup:
 
     # Between steps
 
-    def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
+    def all_sum(self, arrays: Sequence[Array]) -> list[Array]:
         """Sums over all workers of arrays that have the same shapes and dtypes on each."""
         if self.size == 1:
             return list(arrays)
@@ -290,7 +291,7 @@ class WorkerGroup:
 
     def broadcast_arrays(self, arrays: Sequence[Array], is_source: bool) -> list[Array]:
         """The arrays of the worker with `is_source`, on all workers."""
-        return self.sum_arrays([a if is_source else np.zeros_like(a) for a in arrays])
+        return self.all_sum([a if is_source else np.zeros_like(a) for a in arrays])
 
     def broadcast_bytes(self, data: bytes, is_source: bool) -> bytes:
         """The bytes of the worker with `is_source`, on all workers."""
@@ -306,7 +307,7 @@ class WorkerGroup:
         """The text of the worker with `is_source`, on all workers."""
         return self.broadcast_bytes(text.encode() if is_source else b"", is_source).decode()
 
-    def largest(self, value: float) -> float:
+    def all_max_number(self, value: float) -> float:
         """The maximum over workers of a number."""
         return float(self.all_max(np.array([value], np.float64))[0])
 

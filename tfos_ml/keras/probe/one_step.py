@@ -59,7 +59,7 @@ class SharesOfGroup:
         self._at += 1
         return self._sums[self._at - 1]
 
-    def sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
+    def all_sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
         """As of ``WorkerGroup``; records the gradients and sums nothing."""
         self.gradients += gradients
         return list(gradients)

@@ -30,7 +30,7 @@ from tfos_ml.keras.probe.one_step import (
     kept,
     tried_rows,
 )
-from tfos_ml.keras.probe.varied_rows import varied_element
+from tfos_ml.keras.probe.varied_rows import gather_varied_rows
 from tfos_ml.keras.step.batch_normalization import is_batch_normalization
 from tfos_ml.keras.step.data_parallel import DataParallel
 from tfos_ml.keras.step.losses import OUTPUT_LOSS
@@ -87,8 +87,9 @@ def find_plan(
     notices = (_LAYER_DRAWS.format(drawing),) if drawing else ()
     if is_row_by_row(model):
         return ReductionPlan(notices=notices)
-    element = varied_element(data, ROWS, group)
+    element = gather_varied_rows(data, ROWS, group)
     plan = _try(variables, element, tests, trains) if group.rank == 0 else ReductionPlan()
+    # All workers: they have the same model, so none of them has returned above.
     fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(plan)), group.rank == 0)))
     if fields["together"] and not group.takes_any_shape:
         raise ModelError(

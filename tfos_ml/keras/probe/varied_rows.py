@@ -17,7 +17,7 @@ from tfos_ml.keras.rows import TrainingData, as_tensors
 from tfos_ml.worker.row_store import spread
 
 
-def varied_element(data: TrainingData, rows: int, group: WorkerGroup) -> Any:
+def gather_varied_rows(data: TrainingData, rows: int, group: WorkerGroup) -> Any:
     """At most `rows` training rows that differ, of several workers, as a batch; see :func:`varied`.
 
     All workers must call this together.

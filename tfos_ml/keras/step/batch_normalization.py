@@ -63,6 +63,7 @@ def _over_workers(mean: Any, variance: Any, count: tf.Tensor, step: StepWeights,
     def combine(mean: tf.Tensor, variance: tf.Tensor) -> Any:
         own_mean, own_variance = (tf.reshape(tf.cast(t, tf.float64), [-1]) for t in (mean, variance))
         sums = tf.concat([[count], count * own_mean, count * (own_variance + own_mean**2)], 0)
+        # All workers, in the order in which the model calls its layers; backward in the reverse order.
         sums = group.all_reduce(tf.ensure_shape(_finite(sums, count), [1 + 2 * shape.num_elements()]), step.name)
         all_mean, squares = tf.split(sums[1:] / sums[0], 2)
         all_variance = tf.maximum(squares - all_mean**2, 0)

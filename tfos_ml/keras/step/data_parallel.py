@@ -238,7 +238,8 @@ class DataParallel:
         assert self._share is not None
         values = [_counting(tf.convert_to_tensor(v), self._share) for v in variables]
         shapes = [tf.TensorShape(v.shape) for v in variables]
-        means = self._group.sum_gradients(values, self._share, shapes, name="assigned")
+        # All workers trace one step of one model, so they exchange in one order; also those without rows.
+        means = self._group.all_sum_gradients(values, self._share, shapes, name="assigned")
         if unexpected:
             self._check_alike(unexpected, means[len(self._assigned) :])
         for variable, value in zip(variables, means, strict=True):
@@ -271,7 +272,8 @@ class DataParallel:
         if self._agrees_on_end and not number:  # in the same exchange; a worker without rows waits for a step with
             counting.append(tf.math.divide_no_nan(tf.convert_to_tensor(self.wants_end), tf.cast(weight, tf.float32)))
             shapes.append(tf.TensorShape([]))
-        summed = self._group.sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
+        # As many updates on all workers, in the order of the program, also in its branches.
+        summed = self._group.all_sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
         if len(summed) > len(variables):
             self._end_agreed.assign(summed.pop())
         with self._other_writes.allowed(variables):

@@ -13,7 +13,7 @@ from tfos_ml.keras.collectives.group import WorkerGroup
 _TOLERANCE = 1e-3  # of a variable's norm; processors of different makes round differently
 
 
-def check_alike(model: Any, group: WorkerGroup, epoch: int) -> None:
+def all_check_equal(model: Any, group: WorkerGroup, epoch: int) -> None:
     """Raise ``ModelError`` if weights differ between workers after an epoch, counted from 0.
 
     All workers must call this together. Steps keep the weights alike; a callback may not.

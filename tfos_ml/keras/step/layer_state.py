@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import zlib
+
 import keras
 import numpy as np
 
-from tfos_ml.keras.collectives.group import Array, WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
 
 
 class LayerState:
     """State that is not trained by gradients, such as BatchNormalization's moving statistics.
 
-    At the end of an epoch, all workers get the row-weighted mean of their states. State that no worker has changed is
-    not averaged, so that it keeps its exact value.
+    At the end of an epoch, all workers get the row-weighted mean of their states. State that no worker has changed,
+    such as frozen weights, is neither sent nor copied, and keeps its exact value.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup):
         self._group = group
         self._variables = [v for v in model.non_trainable_variables if "float" in v.dtype] if group.size > 1 else []
-        self._before: list[Array] = []
+        self._before: list[int] = []
 
     def begin(self) -> None:
-        """Record the state at the beginning of an epoch, when it is the same on all workers."""
-        self._before = [np.asarray(v) for v in self._variables]
+        """Note the state at the beginning of an epoch, when it is the same on all workers."""
+        self._before = self._checksums()
 
-    def bring_together(self, weight: float) -> None:
-        """Give all workers the mean of their states."""
-        if not self._variables:
+    def all_mean(self, weight: float) -> None:
+        """Give all workers the mean of their states; all call it after the last step of an epoch."""
+        if not self._variables:  # on no worker
             return
-        changes = [
-            (np.asarray(v, np.float64) - before) * weight
-            for v, before in zip(self._variables, self._before, strict=True)
-        ]
-        for variable, before, change in zip(
-            self._variables, self._before, self._group.sum_arrays(changes), strict=True
-        ):
-            variable.assign((before + change).astype(before.dtype))
+        has_changed = np.not_equal(self._checksums(), self._before)
+        places = np.flatnonzero(self._group.all_max(has_changed.astype(np.int32)))
+        changed = [self._variables[i] for i in places]
+        means = self._group.all_sum([np.asarray(v, np.float64) * weight for v in changed])
+        for variable, mean in zip(changed, means, strict=True):
+            variable.assign(mean)
+
+    def _checksums(self) -> list[int]:
+        return [zlib.crc32(np.ascontiguousarray(v).view(np.uint8).data) for v in self._variables]

@@ -117,6 +117,7 @@ class LossTerms:
             def backward(gradient: tf.Tensor) -> tf.Tensor:
                 return tf.math.divide_no_nan(tf.gather(gradient, rows.places), tf.cast(share, gradient.dtype))
 
+            # Outside of all branches by rows, so all workers exchange, in the order of the model's losses.
             return group.all_reduce(placed, name), backward
 
         own = tf.convert_to_tensor(own)
@@ -139,6 +140,7 @@ class LossTerms:
         ones = tf.ones_like(last.values, tf.float64)  # which counts beyond 2**24
         sum_of_ones, mean_of_ones = (last.again(ones, weight, how, "float64") for how in ("sum", last.reduction))
         here = tf.where(share > 0, tf.math.divide_no_nan(sum_of_ones, mean_of_ones), 0.0)
+        # Outside of all branches by rows, so all workers exchange, in the order of the model's losses.
         denominator = self._group.all_reduce(tf.reshape(here, [1]), name)[0]
         return tf.math.divide_no_nan(total, tf.cast(denominator * share, total.dtype))
 

@@ -80,9 +80,10 @@ class MetricSums:
             self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, plan)]
         self._exact = {m.name for m in leaf_metrics(model)} - set(self.inexact)
 
-    def end_pass(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
+    def all_end_pass(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
         """End a pass with the metrics of all workers; returns the logs that have to be replaced.
 
+        All workers call it after the same step, with logs of the same names.
         `logs` are those of its last step, and `mine` is the share of that step's rows that this worker has.
         """
         results, own = self._model.get_metrics_result(), {}
@@ -90,20 +91,20 @@ class MetricSums:
             # A train_step with its own logs: take those of the last step, by its rows. The others are metrics.
             own = {k: v for k, v in numbers(logs).items() if k not in results or k in self.own_logs}
         sums = {k: v for k, v in own.items() if k in self.summed_logs}
-        replaced = self.average({k: v for k, v in own.items() if k not in sums}, mine)
-        replaced |= self.average(sums, float(mine > 0))
-        averages = self.bring_together(len(batches) / batches.total)
+        replaced = self.all_mean({k: v for k, v in own.items() if k not in sums}, mine)
+        replaced |= self.all_mean(sums, float(mine > 0))
+        averages = self.all_sum_states(len(batches) / batches.total)
         if self._group.size > 1:  # a train_step may return dicts in its logs, which Keras has left as they are
             results = numbers(self._model.get_metrics_result())
             replaced |= {k: v for k, v in results.items() if k in logs and k not in own}
             replaced |= {log: results[name] for log, name in self.renamed if own}
         return {**replaced, **averages}
 
-    def after_step(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
-        """Like :meth:`end_pass` for a step within the pass: the metrics go on with this worker's rows."""
+    def all_results(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
+        """Like :meth:`all_end_pass` for a step within the pass: the metrics go on with this worker's rows."""
         before = [(variable, np.asarray(variable)) for variable in self._variables()]
         try:
-            return self.end_pass(batches, mine, logs)
+            return self.all_end_pass(batches, mine, logs)
         finally:
             for variable, value in before:
                 variable.assign(value)
@@ -111,7 +112,7 @@ class MetricSums:
     def _variables(self) -> list[Any]:
         return list({id(v): v for m in self._model.metrics for v in m.variables}.values())
 
-    def bring_together(self, weight: float) -> dict[str, float]:
+    def all_sum_states(self, weight: float) -> dict[str, float]:
         """Add the states up; returns row-weighted averages of the results of the other metrics.
 
         `weight` is this worker's share of all rows of the pass.
@@ -121,9 +122,9 @@ class MetricSums:
         averages = {}
         if self.inexact:
             results = self._model.get_metrics_result()
-            averages = self.average({k: v for k, v in results.items() if self._is_inexact(k)}, weight)
+            averages = self.all_mean({k: v for k, v in results.items() if self._is_inexact(k)}, weight)
         variables = self._variables()
-        sums = self._group.sum_arrays([np.asarray(v) for v in variables])
+        sums = self._group.all_sum([np.asarray(v) for v in variables])
         for variable, total in zip(variables, sums, strict=True):
             variable.assign(total)
         return averages
@@ -132,11 +133,11 @@ class MetricSums:
         """Whether a log is the result of an inexact metric: its name, after that of an output if there are several."""
         return log not in self._exact and any(re.search(rf"(^|_){re.escape(name)}$", log) for name in self.inexact)
 
-    def average(self, values: Mapping[str, Any], weight: float) -> dict[str, float]:
+    def all_mean(self, values: Mapping[str, Any], weight: float) -> dict[str, float]:
         """Weighted mean over workers of named numbers."""
         if not values:
             return {}
         names = sorted(values)
         mine = np.array([float(np.asarray(values[n])) if weight else 0.0 for n in names]) * weight
-        (total,) = self._group.sum_arrays([mine])
+        (total,) = self._group.all_sum([mine])
         return dict(zip(names, total.tolist(), strict=True))
