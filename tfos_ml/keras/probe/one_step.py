@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint.state import random_state, set_random_state
+from tfos_ml.keras.probe.gradients import Gradients
 from tfos_ml.keras.step.random_draws import NOT_BY_ROW, RowsOfStep
 from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
 
@@ -44,11 +45,11 @@ class SharesOfGroup:
 
     def __init__(self) -> None:
         self._sums: list[Any] = []
-        self.begin(ALL)
+        self.gradients: list[list[Any]] = [[], [], []]  # by part
 
     def begin(self, part: int) -> None:
         """Begin a step on all rows, or on a share of those of the last such step."""
-        self._part, self._at, self.gradients = part, 0, list[Any]()
+        self._part, self._at, self.gradients[part] = part, 0, []
         if part == ALL:
             self._sums.clear()
 
@@ -61,7 +62,7 @@ class SharesOfGroup:
 
     def all_sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
         """As of ``WorkerGroup``; records the gradients and sums nothing."""
-        self.gradients += gradients
+        self.gradients[self._part] += gradients
         return list(gradients)
 
 
@@ -98,13 +99,18 @@ class _TriedRows(RowsOfStep):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a step on some rows, before any rule."""
+    """The results of a step on some rows, before any plan; without its gradients."""
 
     terms: dict[str, Any]
-    gradients: list[Any]
     metrics: list[Any]
     state: dict[int, Any]  # what the step has assigned, by the position of the variable
     logs: dict[str, float]
     results: dict[str, float]  # of metrics
-    updated: list[str]  # paths of the variables of the gradients
     drawn: list[bool]  # whether each draw was one for rows
+
+
+class Try(NamedTuple):
+    """A step on all rows, and on both shares."""
+
+    outcomes: list[Outcome]
+    gradients: Gradients

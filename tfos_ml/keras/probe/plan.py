@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
+from tfos_ml.keras.probe.gradients import Gradients, compare
 from tfos_ml.keras.probe.known_layers import draws_by_batch, is_row_by_row, refuse_float8
 from tfos_ml.keras.probe.one_step import (
     ALL,
@@ -27,6 +28,7 @@ from tfos_ml.keras.probe.one_step import (
     SECOND,
     Outcome,
     SharesOfGroup,
+    Try,
     kept,
     tried_rows,
 )
@@ -145,8 +147,8 @@ class _Probe:
 
     def plan(self, tests: bool) -> ReductionPlan:
         tries = self._tries(ReductionPlan())
-        outcomes = tries[0]
-        draws = self._is_uncertain = _differ(outcomes[ALL], self._run(ReductionPlan())[ALL])
+        outcomes = tries[0].outcomes
+        draws = self._is_uncertain = tries[0].gradients.differ_from(self._run(ReductionPlan()).gradients)
         plan = self._of_terms(tries)
         of_outputs = {n for n in outcomes[ALL].terms if n.startswith(OUTPUT_LOSS) and n not in plan.sums}
         if plan.sums or plan.together:
@@ -159,39 +161,39 @@ class _Probe:
             plan = replace(plan, together=tuple(sorted(of_outputs)))
             tries = self._tries(plan)
             gradient_is_sum = self._gradient_is_sum(tries)
-        outcomes = tries[0]
+        outcomes = tries[0].outcomes
         assigned, notices = self._assigned(tries)
         return replace(
             plan,
             assigned=tuple(assigned),
             notices=tuple([*notices, _DRAWS] if draws else notices),
             gradient_is_sum=gradient_is_sum,
-            whole_slices=tuple(self._whole_slices(outcomes)),
+            whole_slices=tuple(self._whole_slices(tries[0].gradients)),
             train=self._of_pass(outcomes),
-            test=self._of_pass(self._run(plan, "test_step")) if tests else PassReductions(),
+            test=self._of_pass(self._run(plan, "test_step").outcomes) if tests else PassReductions(),
         )
 
     def plan_of_test(self) -> ReductionPlan:
         """The plan of a pass that tests the model, whatever its training does."""
-        outcomes = self._run(ReductionPlan(), "test_step")
-        plan = self._of_terms([outcomes])
+        tried = self._run(ReductionPlan(), "test_step")
+        plan = self._of_terms([tried])
         if plan.sums or plan.together:
-            outcomes = self._run(plan, "test_step")
-        return replace(plan, test=self._of_pass(outcomes))
+            tried = self._run(plan, "test_step")
+        return replace(plan, test=self._of_pass(tried.outcomes))
 
-    def _of_terms(self, tries: Sequence[Sequence[Outcome]]) -> ReductionPlan:
+    def _of_terms(self, tries: Sequence[Try]) -> ReductionPlan:
         """Which terms of the loss are sums over rows, and which need all rows together."""
-        kinds = {name: self._kind_of_term(name, tries) for name in tries[0][ALL].terms}
+        kinds = {name: self._kind_of_term(name, tries) for name in tries[0].outcomes[ALL].terms}
         return ReductionPlan(
             sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
             together=tuple(sorted(n for n, kind in kinds.items() if n.startswith(OUTPUT_LOSS) and not kind)),
         )
 
-    def _tries(self, plan: ReductionPlan) -> list[list[Outcome]]:
+    def _tries(self, plan: ReductionPlan) -> list[Try]:
         """The outcomes of the first step, and of one as if many had been done, if that can be tried."""
         early = self._run(plan)
         start = self._start
-        self._start = [self._later(i, early[ALL]) for i in range(len(self._all))]
+        self._start = [self._later(i, early.outcomes[ALL]) for i in range(len(self._all))]
         try:
             return [early, self._run(plan)]
         except Exception:  # a number that only seems to count steps
@@ -211,8 +213,8 @@ class _Probe:
         is_zero_weight = not is_of_optimizer and value == 0 and place not in early.state
         return np.ones_like(value) if is_zero_weight and value.dtype.kind == "f" else value
 
-    def _run(self, plan: ReductionPlan, step: str = "train_step") -> list[Outcome]:
-        """The outcomes for all rows, and for both shares."""
+    def _run(self, plan: ReductionPlan, step: str = "train_step") -> Try:
+        """The outcomes for all rows, and for both shares; their gradients are compared, and not kept."""
         shares = SharesOfGroup()
         with intercepted(lambda *update: None):
             parallel = DataParallel(
@@ -223,7 +225,8 @@ class _Probe:
                 rows_of=tried_rows(),
             )
             try:
-                return [self._step(parallel, shares, step, part) for part in (ALL, FIRST, SECOND)]
+                outcomes = [self._step(parallel, shares, step, part) for part in (ALL, FIRST, SECOND)]
+                return Try(outcomes, compare(parallel.updated, shares.gradients, self._weights))
             finally:
                 parallel.close()
 
@@ -240,18 +243,16 @@ class _Probe:
         assert parallel.terms is not None
         return Outcome(
             {name: np.asarray(value, np.float64) for name, value in parallel.terms.values.items()},
-            shares.gradients,
             [np.asarray(v, np.float64) for v in metric_variables(self._model)],
             {i: value for i, v in enumerate(self._variables) if _is_other(value := np.asarray(v), self._start[i])},
             numbers(logs or {}),
             numbers(self._model.get_metrics_result()),
-            parallel.updated,
             parallel.drawn,
         )
 
-    def _kind_of_term(self, name: str, tries: Sequence[Sequence[Outcome]]) -> str:
+    def _kind_of_term(self, name: str, tries: Sequence[Try]) -> str:
         """As :meth:`_kind`, of a term of the loss in all tries together."""
-        parts = [[np.ravel(outcome.terms.get(name, 0.0)) for outcome in outcomes] for outcomes in tries]
+        parts = [[np.ravel(outcome.terms.get(name, 0.0)) for outcome in tried.outcomes] for tried in tries]
         return self._kind(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _kind(self, whole: Any, first: Any, second: Any) -> str:
@@ -265,46 +266,28 @@ class _Probe:
 
     # Gradients
 
-    def _gradient_is_sum(self, tries: Sequence[Sequence[Outcome]]) -> bool:
+    def _gradient_is_sum(self, tries: Sequence[Try]) -> bool:
         far: dict[str, dict[str, float]] = {"mean": {}, "sum": {}}  # how far each variable is off, by kind
-        for outcomes in tries:
-            for name, kinds in self._distances(outcomes):
+        for tried in tries:
+            for name, kinds in tried.gradients.distances:
                 for kind, off in kinds.items():
                     far[kind][name] = max(off, far[kind].get(name, 0.0))
         distances = {kind: max(off.values(), default=0.0) for kind, off in far.items()}
         nearest = min(distances, key=lambda kind: distances[kind])
         if distances[nearest] > self._tolerance and not self._is_uncertain:
             differing = {name: off for name, off in far["mean"].items() if off > self._tolerance}
-            apart = next(
-                (o for o in tries if any(far["mean"] > self._tolerance for _, far in self._distances(o))), tries[0]
-            )
-            raise ModelError(_not_additive(differing, self._rows, [_norm(outcome) for outcome in apart]))
+            apart = max(tries, key=lambda tried: max(kinds["mean"] for _, kinds in tried.gradients.distances))
+            raise ModelError(_not_additive(differing, self._rows, apart.gradients.norms))
         return nearest == "sum"
 
-    def _distances(self, outcomes: Sequence[Outcome]) -> Iterator[tuple[str, dict[str, float]]]:
-        """For each gradient, how far both shares combined are from that of all rows, relative to its size."""
-        wholes, firsts, seconds = ([_dense(g) for g in o.gradients] for o in outcomes)
-        largest = max((float(np.abs(g).max(initial=0.0)) for g in wholes if g is not None), default=0.0)
-        for name, whole, first, second in zip(outcomes[ALL].updated, wholes, firsts, seconds, strict=False):
-            if whole is None or first is None or second is None:
-                continue
-            scale = max(float(np.abs(whole).max(initial=0.0)), 1e-3 * largest) + 1e-12
-            a, b = self._weights
-            off = {"mean": a * first + b * second - whole, "sum": first + second - whole}
-            yield name, {kind: float(np.abs(d).max(initial=0.0)) / scale for kind, d in off.items()}
-
-    def _whole_slices(self, outcomes: Sequence[Outcome]) -> Iterator[int]:
-        for i, gradients in enumerate(zip(*(o.gradients for o in outcomes), strict=False)):
-            if not all(isinstance(g, tf.IndexedSlices) for g in gradients):
-                continue
-            whole, first, second = (np.asarray(g.indices) for g in gradients)
-            if np.array_equal(whole, first) and np.array_equal(whole, second):
+    def _whole_slices(self, gradients: Gradients) -> Iterator[int]:
+        for i, (name, has_same_entries, (whole, first, second)) in gradients.slices.items():
+            if has_same_entries:
                 yield i
-            elif len(whole) != len(first) + len(second):
-                name = outcomes[ALL].updated[i]
+            elif whole != first + second:
                 raise ModelError(
-                    f"A step reads the table {name!r} both at indices from rows and at other indices: {len(whole)} "
-                    f"entries for {self._rows} rows, {len(first)} and {len(second)} for two shares of them. "
+                    f"A step reads the table {name!r} both at indices from rows and at other indices: {whole} "
+                    f"entries for {self._rows} rows, {first} and {second} for two shares of them. "
                     "Several workers cannot combine such gradients exactly. Use a separate table for lookups "
                     "that do not depend on rows, or clusterSize=1."
                 )
@@ -337,7 +320,7 @@ class _Probe:
             return "sum"
         return self._kind(whole, first, second)
 
-    def _assigned(self, tries: Sequence[Sequence[Outcome]]) -> tuple[list[int], list[str]]:
+    def _assigned(self, tries: Sequence[Try]) -> tuple[list[int], list[str]]:
         """Which variables the step assigns, without BatchNormalization's; notices of those that are not exact.
 
         Raises ``ModelError`` for weights that several workers would not train as one does.
@@ -347,7 +330,7 @@ class _Probe:
         assigned: list[int] = []
         means, own, weights = list[str](), list[str](), list[str]()
         for i, variable in enumerate(self._variables):
-            written = [outcomes for outcomes in tries if i in outcomes[ALL].state]
+            written = [tried.outcomes for tried in tries if i in tried.outcomes[ALL].state]
             if id(variable) in known or not written:
                 continue
             values = [[o.state.get(i, self._start[i]) for o in outcomes] for outcomes in written]
@@ -382,21 +365,6 @@ def _renamed(logs: Sequence[str], outcomes: Sequence[Outcome]) -> Iterator[tuple
             if all(np.isclose(o.logs[log], o.results[name], rtol=1e-6) for o in outcomes):
                 yield log, name
                 break
-
-
-def _norm(outcome: Outcome) -> float:
-    """The norm of all gradients together."""
-    return math.sqrt(sum(float(np.square(_dense(g)).sum()) for g in outcome.gradients if g is not None))
-
-
-def _dense(gradient: Any) -> Any:
-    return None if gradient is None else np.asarray(tf.convert_to_tensor(gradient), np.float64)
-
-
-def _differ(once: Outcome, again: Outcome) -> bool:
-    """Whether two steps on the same rows differ, because they draw random numbers."""
-    pairs = zip(once.gradients, again.gradients, strict=True)
-    return any(g is not None and not np.allclose(_dense(g), _dense(h), rtol=1e-4) for g, h in pairs)
 
 
 def _not_additive(differing: dict[str, float], rows: int, norms: Sequence[float]) -> str:
