@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 import requests
 from conftest import LOCAL, wait_until
+from elsewhere import interpreter_without
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -67,6 +68,23 @@ features = pandas.DataFrame({"features": [row.features.toArray().tolist() for ro
 found.append(mlflow.pyfunc.load_model(alone).predict(features).prediction.tolist())
 spark.stop()
 print(json.dumps(found))
+"""
+WITHOUT_FILE = """
+import keras, mlflow, sys
+import tfos_ml.mlflow
+from pyspark.ml import Pipeline
+from pyspark.sql import SparkSession
+from tfos_ml import KerasEstimator
+
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+network = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+network.compile("sgd", "mse")
+mlflow.set_tracking_uri(sys.argv[1])
+tfos_ml.mlflow.autolog()
+df = spark.range(20).selectExpr("array(id / 20) AS features", "id / 10 AS label")
+Pipeline(stages=[KerasEstimator(model=network, clusterSize=1, epochs=1, verbose=0)]).fit(df)
+print([model.name for model in mlflow.search_logged_models(output_format="list")])
+spark.stop()
 """
 EPOCHS = 3
 ROOT = Path(__file__).parents[2]
@@ -254,6 +272,22 @@ def test_the_whole_pipeline_is_logged_beside_the_model(fitted):
     mlflow.set_tracking_uri(None)
     assert [type(stage) for stage in pipeline.stages] == [VectorAssembler, TFModel]
     assert pipeline.transform(fitted.df.limit(20)).collect() == fitted.model.transform(fitted.df.limit(20)).collect()
+
+
+@pytest.mark.chaos  # a Spark and a TensorFlow of its own
+def test_a_program_without_a_file_and_without_the_packages_of_connect(tmp_path):
+    """Red before: PySpark 4.2 ended the program, with exit code 0, in Pipeline.fit."""
+    python = interpreter_without(tmp_path / "venv", "grpc_status", "grpcio_status")
+    done = subprocess.run(
+        [python, "-c", WITHOUT_FILE, f"sqlite:///{tmp_path}/mlflow.db"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'pipeline'" in done.stdout, done.stdout + done.stderr[-3000:]
 
 
 @pytest.mark.chaos

@@ -6,7 +6,9 @@ A fit does not know the other stages of its pipeline. So ``Pipeline._fit`` is re
 from __future__ import annotations
 
 import functools
+import importlib
 import os
+import sys
 import tempfile
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME = "pipeline"
+_CONNECT = "pyspark.ml.connect"
 
 
 class LogsPipelines(Protocol):
@@ -86,27 +89,37 @@ def log_pipeline(run_id: str, model: PipelineModel, spark: SparkSession, *, step
     """Log a pipeline with MLflow's own flavor of Spark; the run may have ended. Small Spark jobs write the pipeline.
 
     `step` is the last epoch, `registered` the name to register the pipeline under. Raises ``DestinationError`` if
-    executors would write parts of the pipeline to their local disks, and ``ImportError`` if PySpark needs packages.
+    executors would write parts of the pipeline to their local disks.
     """
     import mlflow.spark
 
+    _look_for_connect()
     with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
-        try:
-            models.log(
-                NAME,
-                flavor=mlflow.spark,
-                run_id=run_id,
-                **models.at_step(step),
-                spark_model=model,
-                registered_model_name=registered,
-                dfs_tmpdir=_directory_for(spark, directory),
-                pip_requirements=packages.pip_requirements("pyspark"),
-                code_paths=packages.code_paths(Path(directory)) or None,
-            )
-        except SystemExit:  # of PySpark 4.2 and later, in a program without a file such as a notebook
-            raise ImportError(
-                "MLflow imports pyspark.ml.connect, which lacks packages. Install them: pip install 'pyspark[connect]'"
-            ) from None
+        models.log(
+            NAME,
+            flavor=mlflow.spark,
+            run_id=run_id,
+            **models.at_step(step),
+            spark_model=model,
+            registered_model_name=registered,
+            dfs_tmpdir=_directory_for(spark, directory),
+            pip_requirements=packages.pip_requirements("pyspark"),
+            code_paths=packages.code_paths(Path(directory)) or None,
+        )
+
+
+def _look_for_connect() -> None:
+    """Have MLflow, which asks whether a model is one of Connect, find that there is no Connect.
+
+    If packages of Connect are missing, importing it ends a program without a file, such as a notebook, since PySpark
+    4.2; elsewhere it raises ImportError, which MLflow takes for a no.
+    """
+    try:
+        importlib.import_module(_CONNECT)
+    except SystemExit:
+        sys.modules[_CONNECT] = None  # type: ignore[assignment]
+    except ImportError:
+        pass
 
 
 def _directory_for(spark: SparkSession, local: str) -> str:
