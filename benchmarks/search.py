@@ -123,7 +123,7 @@ def ours(options: argparse.Namespace) -> dict[str, Any]:
         estimator=estimator,
         space=space,
         metric="val_loss",
-        validation="held",
+        foldCol="held",
         numTrials=options.trials,
         parallelism=options.parallelism,
         pruner=pruner(),

@@ -159,6 +159,10 @@ def test_layers_are_as_adapted_and_metrics_that_do_not_add_up_are_an_error(spark
         rows.features.to_numpy(), rows.label.to_numpy(), batch_size=16, return_dict=True, verbose=0
     )
     assert fitted.evaluate(df) == pytest.approx(expected, abs=1e-6)
+    estimator = KerasEstimator()
+    assert fitted.evaluate(df, {estimator.batchSize: 7}) == fitted.evaluate(df, batchSize=7)
+    with pytest.raises(errors.ParamError, match="params must be a param map"):
+        fitted.evaluate(df, {"batchSize": 7})
     with pytest.raises(errors.ModelError, match=r"Metrics \['largest'\] cannot be combined exactly .* 2 nodes"):
         fitted.evaluate(df, clusterSize=2)
     with pytest.raises(errors.ParamError, match=r"does not take \['epochs'\]"):

@@ -76,7 +76,7 @@ def search(estimator, **params):
     """Four trials: one that fails, one that learns nothing, and two that are good."""
     sampler = optuna.samplers.GridSampler({"rate": [-1.0, 0.0, 0.05, 0.2]}, seed=0)
     pruner = optuna.pruners.ThresholdPruner(upper=4.0)
-    given = {"space": rates(estimator.getStages()[-1]), "metric": "val_loss", "validation": 0.25, "seed": 3}
+    given = {"space": rates(estimator.getStages()[-1]), "metric": "val_loss", "trainRatio": 0.75, "seed": 3}
     return OptunaSearch(estimator=estimator, pruner=pruner, **{**given, "sampler": sampler, **params})
 
 
@@ -123,16 +123,21 @@ def test_wrong_searches_are_typed_errors_before_any_job(spark):
     for params, message in {
         "space": ({}, "space must be set"),
         "metric": ({"space": space}, "Set either metric"),
-        "direction": ({"space": space, "metric": "val_mae"}, "Set direction"),
-        "evaluator": ({"space": space, "evaluator": RegressionEvaluator()}, "An evaluator needs validation"),
+        "direction": ({"space": space, "metric": "val_ours"}, "Set direction"),
+        "evaluator": ({"space": space, "evaluator": RegressionEvaluator()}, "An evaluator needs validation rows"),
+        "one split": ({"space": space, "metric": "loss", "trainRatio": 0.5, "numFolds": 3}, "trainRatio=0.5 is one"),
         "storage": ({"space": space, "metric": "loss", "storage": "sqlite:///:memory:"}, "storage needs studyName"),
         "distributions": ({"space": {"rate": 0.1}, "metric": "loss"}, "space must have distributions"),
-        "column": ({"space": space, "metric": "loss", "validation": "no"}, "'no' does not exist"),
+        "column": ({"space": space, "metric": "loss", "foldCol": "no"}, "'no' does not exist"),
+        "fold": (
+            {"space": space, "metric": "loss", "foldCol": "x", "numFolds": 2},
+            "'x' of foldCol has the type float64",
+        ),
     }.values():
         with pytest.raises(errors.InvalidInputError, match=message):
             OptunaSearch(estimator=keras, **params).fit(df)
-    with pytest.raises(errors.ParamError, match="validation must be a number of folds"):
-        OptunaSearch(validation=1)
+    with pytest.raises(errors.ParamError, match="numFolds must be"):
+        OptunaSearch(numFolds=1)
     wrong = OptunaSearch(estimator=keras, space={"epochs": CategoricalDistribution([1])}, metric="loss", numTrials=2)
     with pytest.raises(
         errors.SearchError, match=r"None of 2 trials has a result \(2 FAIL\).*Give the Params"
@@ -152,7 +157,7 @@ def test_trials_run_at_the_same_time_on_folds_and_are_evaluated(any_spark):
     values = []
     for parallelism in (2, 1, 1):
         search = OptunaSearch(estimator=pipeline, space=space, evaluator=RegressionEvaluator(), numTrials=3, seed=4)
-        model = search.setValidation(2).setParallelism(parallelism).fit(df)
+        model = search.setNumFolds(2).setParallelism(parallelism).fit(df)
         assert [trial["state"] for trial in model.trials] == ["COMPLETE"] * 3
         assert model.study["metric"] == "rmse"
         assert model.study["best_value"] == min(trial["value"] for trial in model.trials)

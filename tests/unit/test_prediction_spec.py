@@ -95,12 +95,14 @@ class TestClassify:
     def test_one_probability_becomes_two_classes(self):
         found = classify(np.array([[0.2], [0.9]], np.float32), PredictionSpec(BINARY), threshold=0.5)
         np.testing.assert_allclose(found["probability"], [[0.8, 0.2], [0.1, 0.9]], rtol=1e-6)
-        np.testing.assert_array_equal(found["raw"], found["probability"])
+        margins = np.log([0.25, 9.0])  # of p / (1 - p)
+        np.testing.assert_allclose(found["raw"], np.stack([-margins, margins], axis=1), rtol=1e-5)
         assert found["prediction"].tolist() == [0, 1]
 
     @pytest.mark.parametrize(("threshold", "prediction"), [(0.0, [0, 1, 1]), (0.5, [0, 0, 1]), (1.0, [0, 0, 0])])
     def test_class_1_has_to_be_more_probable_than_the_threshold(self, threshold, prediction):
         found = classify(np.array([0.0, 0.5, 1.0]), PredictionSpec(BINARY), threshold)
+        assert np.isfinite(found["raw"]).all()
         assert found["prediction"].tolist() == prediction
 
     def test_threshold_is_of_the_probability_also_with_a_logit(self):

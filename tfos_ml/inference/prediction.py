@@ -11,7 +11,9 @@ anything else             prediction: double for ``(batch,)`` and ``(batch, 1)``
 ========================  ==========================================================
 
 With ``from_logits``, the raw prediction is the logits (``[-z, z]`` of one unit ``z``), and the probability is their
-softmax (or sigmoid). Without it, both are the output of the model; values that cannot be probabilities are an error.
+softmax (or sigmoid). Without it, the probability is the output of the model, and values that cannot be probabilities
+are an error. The raw prediction is then the output, too; of one unit it is the margin, as in Spark ML: ``z`` is the
+logit of ``p``.
 """
 
 from __future__ import annotations
@@ -159,12 +161,9 @@ def classify(outputs: Array, prediction_spec: PredictionSpec, threshold: float) 
         _check_probabilities(values)
     if prediction_spec.kind == BINARY:
         values = values.reshape(len(values))
-        if prediction_spec.from_logits:
-            probability = _sigmoid(values)
-            raw = np.stack([-values, values], axis=1)
-        else:
-            probability = values
-            raw = np.stack([1 - values, values], axis=1)
+        is_logit = prediction_spec.from_logits
+        margin, probability = (values, _sigmoid(values)) if is_logit else (_logit(values), values)
+        raw = np.stack([-margin, margin], axis=1)
         both = np.stack([1 - probability, probability], axis=1)
         return {"raw": raw, "probability": both, "prediction": (probability > threshold).astype(np.float64)}
     probability = _softmax(values) if prediction_spec.from_logits else values
@@ -187,6 +186,13 @@ def _check_probabilities(values: Array) -> None:
 def _sigmoid(values: Array) -> Array:
     small = np.exp(-np.abs(values))
     return np.where(values >= 0, 1 / (1 + small), small / (1 + small))
+
+
+def _logit(values: Array) -> Array:
+    """The inverse of the sigmoid; finite, as 0 and 1 are rounded probabilities."""
+    tiny = np.finfo(np.float64).eps
+    inside = np.clip(values, tiny, 1 - tiny)
+    return np.log(inside) - np.log1p(-inside)
 
 
 def _softmax(values: Array) -> Array:

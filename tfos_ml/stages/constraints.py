@@ -76,12 +76,6 @@ def _class_weight(value: Mapping[Any, Any]) -> dict[int, float]:
     return {int(k): float(w) for k, w in value.items()}  # keys that were saved as JSON are strings
 
 
-def _is_validation(value: Any) -> bool:
-    if _is_number(value):
-        return 0 < value < 1 or (_is_integer(value) and value >= 2)
-    return _is_text(value)
-
-
 def integer(least: int) -> Constraint:
     """Integers of at least `least`."""
     return Constraint(f"an integer of at least {least}", lambda v: _is_integer(v) and v >= least, "int", int)
@@ -117,12 +111,6 @@ ARGUMENTS = Constraint(
     dict,
 )
 ENVIRONMENT = Constraint("a dict of strings", _is_environment, "Mapping[str, str]", Environment)
-VALIDATION = Constraint(
-    "a number of folds from 2, a fraction between 0 and 1, or the name of a column",
-    _is_validation,
-    "int | float | str",
-    lambda v: v if isinstance(v, str) else int(v) if _is_integer(v) else float(v),
-)
 CLASS_WEIGHT = Constraint(
     "a non-empty dict of class number to weight of at least 0", _is_class_weight, "Mapping[int, float]", _class_weight
 )

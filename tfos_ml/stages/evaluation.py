@@ -16,6 +16,7 @@ from tfos_ml.stages.persistence import describe, restore, without_secrets
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark.ml.param import Param
     from pyspark.sql import DataFrame
 
     from tfos_ml.inference.archive import Archive
@@ -91,6 +92,13 @@ class KeptEstimator:
             if model.hasParam(name) and model.isSet(name):
                 estimator.set(estimator.getParam(name), model.getOrDefault(name))
         return estimator._set_checked(**given).setShuffle(False)
+
+
+def named_params(params: Mapping[Param[Any], Any] | None) -> dict[str, Any]:
+    """A param map by the names of its Params; raises ``ParamError`` if it is none."""
+    if not isinstance(params or {}, dict) or not all(hasattr(param, "name") for param in params or {}):
+        raise errors.ParamError(f"params must be a param map such as {{estimator.batchSize: 64}}. Received: {params!r}")
+    return {param.name: value for param, value in (params or {}).items()}
 
 
 def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) -> dict[str, float]:

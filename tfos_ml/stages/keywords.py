@@ -66,7 +66,7 @@ class ClassifierKeywords(TypedDict, total=False):
 
 
 class ClassifierAccessors(ParamsBase):
-    def setRawPredictionCol(self, value: str) -> Self: """Set ``rawPredictionCol``: column of the vectors that the model returns: logits if its loss has from_logits=True, else the probabilities."""; return self._set_checked(rawPredictionCol=value)
+    def setRawPredictionCol(self, value: str) -> Self: """Set ``rawPredictionCol``: column of the vectors of logits if the loss has from_logits=True; else of probabilities, for one unit of the margins [-z, z], where its output is the sigmoid of z."""; return self._set_checked(rawPredictionCol=value)
     def getRawPredictionCol(self) -> str: """Value of ``rawPredictionCol``."""; return self.getOrDefault("rawPredictionCol")
     def setProbabilityCol(self, value: str) -> Self: """Set ``probabilityCol``: column of the vectors of class probabilities."""; return self._set_checked(probabilityCol=value)
     def getProbabilityCol(self) -> str: """Value of ``probabilityCol``."""; return self.getOrDefault("probabilityCol")
@@ -205,7 +205,9 @@ class SearchKeywords(TypedDict, total=False):
     parallelism: int
     metric: str | None
     direction: str | None
-    validation: int | float | str | None
+    trainRatio: float | None
+    numFolds: int | None
+    foldCol: str | None
     storage: str | None
     studyName: str | None
     seed: int
@@ -218,10 +220,14 @@ class SearchAccessors(ParamsBase):
     def getParallelism(self) -> int: """Value of ``parallelism``."""; return self.getOrDefault("parallelism")
     def setMetric(self, value: str) -> Self: """Set ``metric``: metric of the fit's history to optimize, such as 'val_loss', in place of an evaluator."""; return self._set_checked(metric=value)
     def getMetric(self) -> str: """Value of ``metric``."""; return self.getOrDefault("metric")
-    def setDirection(self, value: str) -> Self: """Set ``direction``: whether a metric is to 'minimize' or 'maximize'; unset: losses are minimized, and evaluators know it."""; return self._set_checked(direction=value)
+    def setDirection(self, value: str) -> Self: """Set ``direction``: whether a metric is to 'minimize' or 'maximize'; unset: as the metric's name says, if it is one of Keras's."""; return self._set_checked(direction=value)
     def getDirection(self) -> str: """Value of ``direction``."""; return self.getOrDefault("direction")
-    def setValidation(self, value: int | float | str) -> Self: """Set ``validation``: validation rows: a number of folds, a fraction, or a boolean column that is true for them; unset: those of the estimator's own Params."""; return self._set_checked(validation=value)
-    def getValidation(self) -> int | float | str: """Value of ``validation``."""; return self.getOrDefault("validation")
+    def setTrainRatio(self, value: float) -> Self: """Set ``trainRatio``: fraction of the rows that trials train on; the others are validation rows, as of TrainValidationSplit."""; return self._set_checked(trainRatio=value)
+    def getTrainRatio(self) -> float: """Value of ``trainRatio``."""; return self.getOrDefault("trainRatio")
+    def setNumFolds(self, value: int) -> Self: """Set ``numFolds``: number of folds, each of which is once the validation rows, as of CrossValidator."""; return self._set_checked(numFolds=value)
+    def getNumFolds(self) -> int: """Value of ``numFolds``."""; return self.getOrDefault("numFolds")
+    def setFoldCol(self, value: str) -> Self: """Set ``foldCol``: column with the number of each row's fold, from 0 to numFolds - 1, as of CrossValidator; or without numFolds a boolean column that is true for validation rows."""; return self._set_checked(foldCol=value)
+    def getFoldCol(self) -> str: """Value of ``foldCol``."""; return self.getOrDefault("foldCol")
     def setStorage(self, value: str) -> Self: """Set ``storage``: Optuna's storage, a URL such as 'sqlite:///study.db'; unset: memory."""; return self._set_checked(storage=value)
     def getStorage(self) -> str: """Value of ``storage``."""; return self.getOrDefault("storage")
     def setStudyName(self, value: str) -> Self: """Set ``studyName``: name of the study in storage; a study that exists goes on."""; return self._set_checked(studyName=value)

@@ -31,7 +31,6 @@ from tfos_ml.stages.constraints import (
     MAPPING,
     SECONDS,
     TEXT,
-    VALIDATION,
     VERBOSITY,
     choice,
     integer,
@@ -79,7 +78,8 @@ class ClassifierParams(
     """Params of classification; without effect on other models."""
 
     rawPredictionCol = Param(
-        "column of the vectors that the model returns: logits if its loss has from_logits=True, else the probabilities",
+        "column of the vectors of logits if the loss has from_logits=True; else of probabilities, for one unit of the "
+        "margins [-z, z], where its output is the sigmoid of z",
         COLUMN_OR_EMPTY,
         "rawPrediction",
     )
@@ -205,13 +205,18 @@ class SearchParams(keywords.SearchAccessors):
     parallelism = Param("number of trials that run at the same time, if Spark has slots for them", integer(1), 1)
     metric = Param("metric of the fit's history to optimize, such as 'val_loss', in place of an evaluator", TEXT)
     direction = Param(
-        "whether a metric is to 'minimize' or 'maximize'; unset: losses are minimized, and evaluators know it",
+        "whether a metric is to 'minimize' or 'maximize'; unset: as the metric's name says, if it is one of Keras's",
         choice("minimize", "maximize"),
     )
-    validation = Param(
-        "validation rows: a number of folds, a fraction, or a boolean column that is true for them; unset: those of "
-        "the estimator's own Params",
-        VALIDATION,
+    trainRatio = Param(
+        "fraction of the rows that trials train on; the others are validation rows, as of TrainValidationSplit",
+        number("a number between 0 and 1", lambda v: 0 < v < 1),
+    )
+    numFolds = Param("number of folds, each of which is once the validation rows, as of CrossValidator", integer(2))
+    foldCol = Param(
+        "column with the number of each row's fold, from 0 to numFolds - 1, as of CrossValidator; or without numFolds "
+        "a boolean column that is true for validation rows",
+        TEXT,
     )
     storage = Param("Optuna's storage, a URL such as 'sqlite:///study.db'; unset: memory", TEXT)
     studyName = Param("name of the study in storage; a study that exists goes on", TEXT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 from tfos_ml.stages.declared import document_params
-from tfos_ml.stages.evaluation import KeptEstimator, evaluate
+from tfos_ml.stages.evaluation import KeptEstimator, evaluate, named_params
 from tfos_ml.stages.fit_listener import listening
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
@@ -259,7 +259,9 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         return {name: numpy_of(array) for name, array in score_rows(scoring, rows).items()}
 
     @concise
-    def evaluate(self, dataset: DataFrame, **params: Any) -> dict[str, float]:
+    def evaluate(
+        self, dataset: DataFrame, params: Mapping[Param[Any], Any] | None = None, **keywords: Any
+    ) -> dict[str, float]:
         """The loss and the metrics that the model was compiled with, over all rows, as of ``keras.Model.evaluate``.
 
         Nodes evaluate as they train: all take the rows of each batch together, in the order of the DataFrame, and the
@@ -270,9 +272,11 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         ----------
         dataset : pyspark.sql.DataFrame
             Rows with the columns of ``fit``: features, labels, and weights if the estimator has any.
-        **params
-            Params of ``KerasEstimator`` in place of those of the fit: columns (``labelCol``...), ``batchSize``,
-            ``clusterSize`` and other Params of nodes.
+        params : dict, optional
+            A param map, as pyspark.ml's ``fit`` takes it: Params of ``KerasEstimator`` in place of those of the fit,
+            such as columns (``labelCol``...), ``batchSize``, ``clusterSize`` and other Params of nodes.
+        **keywords
+            The same by name.
 
         Returns
         -------
@@ -284,12 +288,14 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         ModelError
             If the model does not come from a fit of ``KerasEstimator``, or if metrics cannot be combined exactly.
         ParamError
-            If a keyword is no Param that matters here, or has a wrong value.
+            If a Param does not matter here, or has a wrong value.
 
         Examples
         --------
         >>> model = KerasEstimator(model=make_model, clusterSize=2).fit(training)      # doctest: +SKIP
         >>> model.evaluate(test)                                                       # doctest: +SKIP
+        {'accuracy': 0.93, 'loss': 0.21}
+        >>> model.evaluate(test, {estimator.clusterSize: 4})                           # doctest: +SKIP
         {'accuracy': 0.93, 'loss': 0.21}
         """
         check_rows(dataset, "TFModel.evaluate")
@@ -299,7 +305,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
                 "KerasEstimator (or it was loaded from MLflow or exportDir, which keep the SavedModel alone). Save a "
                 "fitted model with model.save, or use an evaluator of pyspark.ml.evaluation on transform(df)."
             )
-        metrics = evaluate(self._kept.restored(self, params), self._packed(), dataset)
+        given = {**named_params(params), **keywords}
+        metrics = evaluate(self._kept.restored(self, given), self._packed(), dataset)
         listening().evaluated(self, dataset, metrics)
         return metrics
 

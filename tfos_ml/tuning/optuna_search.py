@@ -19,9 +19,10 @@ from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import OptunaSearchConstructor
 from tfos_ml.stages.params import SearchParams
 from tfos_ml.stages.persistence import Saveable, StageReader, StageWriter
-from tfos_ml.tuning.folds import folds, marked
+from tfos_ml.tuning.directions import MAXIMIZE, MINIMIZE, Direction, direction_of
+from tfos_ml.tuning.folds import Folds
 from tfos_ml.tuning.space import check, chosen
-from tfos_ml.tuning.study import Direction, open_study, table_of, take_up, tree_sampler
+from tfos_ml.tuning.study import open_study, table_of, take_up, tree_sampler
 from tfos_ml.tuning.trials import Objective, Trials
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _OBJECTS = ("estimator", "space", "evaluator", "sampler", "pruner")  # arguments that are no Params
-_MAXIMIZE: Direction = "maximize"
-_MINIMIZE: Direction = "minimize"
 
 
 class _Nested(Saveable):
@@ -199,10 +198,11 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
                 "Set either metric, a name in the history of the fit such as 'val_loss', or evaluator. "
                 f"Received: metric={metric!r}, evaluator={evaluator!r}"
             )
-        if evaluator is not None and (self._get("validation") is None or self.getPruner() is not None):
+        if evaluator is not None and not self._folds().is_set:
+            raise errors.ParamError("An evaluator needs validation rows: set trainRatio=0.8, or numFolds=3.")
+        if evaluator is not None and self.getPruner() is not None:
             raise errors.ParamError(
-                "An evaluator needs validation, such as validation=0.2, and no pruner: only epochs of a metric are "
-                f"pruned. Received: validation={self._get('validation')!r}, pruner={self.getPruner()!r}"
+                f"Only epochs of a metric are pruned: set metric, or unset pruner={self.getPruner()!r}."
             )
         own = list(cluster_estimators(self.getEstimator()))
         if metric is not None and len(own) != 1:
@@ -216,14 +216,20 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
     def _direction(self) -> Direction:
         given: Direction | None = self._get("direction")
         if self.getEvaluator() is not None:
-            natural = _MAXIMIZE if self.getEvaluator().isLargerBetter() else _MINIMIZE
+            natural = MAXIMIZE if self.getEvaluator().isLargerBetter() else MINIMIZE
             if given not in (None, natural):
                 raise errors.ParamError(f"direction={given!r}, but the evaluator is to {natural}. Unset direction.")
             return natural
         metric = self._get("metric")
-        if given is None and not metric.endswith("loss"):
-            raise errors.ParamError(f"Set direction, 'minimize' or 'maximize': metric={metric!r} is not a loss.")
-        return given or _MINIMIZE
+        known = given or direction_of(metric)
+        if known is None:
+            raise errors.ParamError(
+                f"Set direction, 'minimize' or 'maximize': metric={metric!r} has the name of no metric of Keras."
+            )
+        return known
+
+    def _folds(self) -> Folds:
+        return Folds(self._get("trainRatio"), self._get("numFolds"), self._get("foldCol"))
 
     def _study(self) -> Any:
         with needed_by("OptunaSearch"):
@@ -236,15 +242,15 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
 
     def _objective(self, dataset: DataFrame, shared: ExitStack) -> Objective:
         """What the trials compute, on rows that are computed once; `shared` ends with the search."""
-        validation, estimator = self._get("validation"), self.getEstimator()
+        folds, estimator = self._folds(), self.getEstimator()
         evaluator, metric = self.getEvaluator(), self._get("metric")
-        rows = dataset if validation is None else marked(dataset, validation, self._get("seed"))
+        rows = folds.marked(dataset, self._get("seed")) if folds.is_set else dataset
         cache_dirs = {own.getCacheDir() for own in cluster_estimators(estimator) if own._get("cacheDir")}
         level = dataset.storageLevel
         if evaluator is not None or not (cache_dirs or level.useMemory or level.useDisk):
             rows = rows.persist()
             shared.callback(rows.unpersist)
-        parts = [rows] if validation is None else folds(rows, validation)
+        parts = folds.split(rows) if folds.is_set else [rows]
         if len(cache_dirs) == 1:
             cache_dir = cache_dirs.pop()
             directories = [snapshot_of_search(cache_dir, dataset.sparkSession, shared) for _ in parts]

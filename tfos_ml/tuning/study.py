@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Any, Literal
+from typing import Any
 
 from tfos_ml.errors import ParamError
+from tfos_ml.tuning.directions import Direction
 
-Direction = Literal["maximize", "minimize"]
 # Attributes of trials:
 ERROR, INTERRUPTED = "tfos_ml.error", "tfos_ml.interrupted"
 PRUNE_SECONDS, RETRIES = "tfos_ml.prune_seconds", "tfos_ml.retries"

@@ -15,7 +15,7 @@ from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ModelError, TrialPrunedError
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, cluster_estimators
 from tfos_ml.stages.tf_model import TFModel
-from tfos_ml.tuning.folds import MARK, split
+from tfos_ml.tuning.folds import MARK, parts_of
 from tfos_ml.tuning.space import Space, chosen
 from tfos_ml.tuning.study import ERROR, INTERRUPTED, PRUNE_SECONDS
 
@@ -57,7 +57,7 @@ class Objective:
             if self.cache_dirs:
                 stage.setCacheDir(self.cache_dirs[number])
         if self.evaluator is not None:
-            training, validation = split(rows)
+            training, validation = parts_of(rows)
             return float(self.evaluator.evaluate(estimator.fit(training).transform(validation)))
         assert self.metric is not None
         for stage in own:
