@@ -21,10 +21,10 @@ from tfos_ml.agent import scoring_client as agent_scoring
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.agent.scorer import Scorer, ScoringProcess, make_udf_function
 from tfos_ml.agent.scoring_client import ScoringProcessClient
+from tfos_ml.common.session_settings import AUTO, EXECUTOR, WORKER
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.udf import ScoringSpec
-from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, WORKER
 
 SETTING = "spark.tfos_ml.scoringProcess"
 DEADLINE = 60.0

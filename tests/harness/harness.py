@@ -16,6 +16,7 @@ from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.fit_job import launch
+from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
@@ -100,7 +101,7 @@ def fit(
     def dataframe(template: ClusterTemplate) -> Any:
         return Rows(spark, schema, source, nodes)
 
-    return launch(spark, dataframe, task, max_restarts=restarts, verbose=0, reported=reported)
+    return launch(spark, SessionFacts.of(spark), dataframe, task, max_restarts=restarts, verbose=0, reported=reported)
 
 
 def start(

@@ -24,16 +24,17 @@ from lost_answers import Answers
 from spark_of_processes import ConnectSpark, Elements, FetchFailedError, ProcessSpark, Rows, wait_until
 
 from tfos_ml import InputMode, TFCluster, errors
+from tfos_ml.common.session_settings import LEASE
 from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.driver import fit_job
+from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol import results
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 
 NODES, EPOCHS = 2, 2
 IDS = {0: range(30), 1: range(1000, 1033)}  # of the rows of each node
@@ -100,7 +101,7 @@ class Run:
 
     def open_session(self) -> Any:
         """Where the fit runs."""
-        conf = {LEASE_SETTING: f"{self.lease}"}
+        conf = {LEASE.name: f"{self.lease}"}
         if self.case.mode == "plain":
             conf.update(PLAIN)
         return (ConnectSpark if self.case.mode == "connect" else ProcessSpark)(conf, CONSTANTS)
@@ -186,7 +187,9 @@ class Run:
             lease=self.lease,
             heartbeat_timeout=self.silence,
         )
-        return fit_job.launch(self.spark, self.rows, task, max_restarts=self.case.restarts, verbose=0)
+        return fit_job.launch(
+            self.spark, SessionFacts.of(self.spark), self.rows, task, max_restarts=self.case.restarts, verbose=0
+        )
 
     def _lead_cluster(self, args: argparse.Namespace) -> TFCluster:
         rows = Elements(self.spark, self.elements, PARTITIONS)

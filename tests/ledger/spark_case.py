@@ -14,8 +14,8 @@ import ledger_program
 from ledger_case import EPOCHS, NODES, Case, Run
 
 from tfos_ml import TFEstimator
+from tfos_ml.common.session_settings import LEASE
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 from tfos_ml.stages import cluster_estimator
 
 ROWS = 62
@@ -42,7 +42,7 @@ class SparkRun(Run):
         super().__init__(case, directory)
 
     def open_session(self) -> Any:
-        self._session.conf.set(LEASE_SETTING, str(self.lease))
+        self._session.conf.set(LEASE.name, str(self.lease))
         return self._session
 
     def _launch(self, args: argparse.Namespace) -> Any:

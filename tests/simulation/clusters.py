@@ -26,6 +26,10 @@ BLOCKS = 2  # of a partition
 ROWS = 10  # of a block
 
 
+FACTS = SimpleNamespace(endpoint="driver")
+"""What the session of a cluster says."""
+
+
 class Rows:
     """A batch of rows, and at the same time the block and the message that hold it."""
 
@@ -96,7 +100,7 @@ class Cluster(Played):
             settings=NodeSettings(feed_timeout=20.0, queues=["input"]),
             **CONSTANTS,
         )
-        cluster = TFCluster._of_task(self.spark, task, InputMode.SPARK)  # type: ignore[arg-type]
+        cluster = TFCluster._of_task(self.spark, FACTS, task, InputMode.SPARK)  # type: ignore[arg-type]
         cluster._start(b"")
         with cluster:
             for call in range(1, self.schedule.calls + 1):

@@ -23,6 +23,9 @@ from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.settings import NodeSettings
 
+FACTS: Any = SimpleNamespace(endpoint="driver", grow_seconds=1.0, draws_stages=False)
+"""What the session of a fit says."""
+
 
 class Store:
     """What is staged beside exportDir, and what has been published there."""
@@ -74,6 +77,7 @@ class Fit(Played):
         )
         self.result = launch(
             self.spark,
+            FACTS,
             self._frame,
             task,
             templates=make_template if self.is_elastic else None,

@@ -43,7 +43,7 @@ from tfos_ml.driver import (
 )
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.protocol import control_client, partition_grants, transport
-from tfos_ml.tfcluster import feeding, shutdown, start, tfcluster
+from tfos_ml.tfcluster import feeding, shutdown, start
 
 TIMED = (
     all_gather, attempt, cluster_size, control_client, decommissioning, feed_task, feeding, fit_job, node_run,
@@ -102,16 +102,13 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield run, "SparkJob", simulated_spark.Job
     yield run, "one_at_a_time", virtual_time.Condition()
     yield attempt, "one_at_a_time", virtual_time.Condition()
-    yield attempt, "driver_endpoint", lambda spark: "driver"
-    yield attempt, "grow_seconds", lambda spark: 1.0
     yield decommissioning, "may_decommission", lambda spark: True
     yield decommissioning, "decommissioned", lambda spark, executors: spark.leaving_among(executors)
     yield cluster_size, "WORTH_SECONDS", 0.3
     yield attempt, "map_in_arrow", lambda df, function, schema, barrier, profile: df(function.args[0])
     yield fit_job, "check_settings", lambda spark, uses_grpc: None
     yield fit_job, "check_executors", lambda spark, tasks: None
-    yield fit_job, "draws_stages", lambda spark: False
-    yield fit_job, "_of_session", lambda task, spark, verbose: task
+    yield fit_job, "_of_session", lambda task, facts, verbose: task
     yield cluster_size, "check_slots", lambda *args, **named: parts().check_slots(*args, **named)
     yield cluster_size, "registered_slots", lambda spark, profile: spark.registered()
     yield cluster_size, "allocates_dynamically", lambda spark: False
@@ -157,7 +154,6 @@ def _feeds() -> Iterator[tuple[Any, str, Any]]:
     yield standalone_supervisor, "task_info_of", _task_info
     yield standalone_supervisor, "executor", lambda: virtual_time.process().host
     yield spark_task, "psutil", SimpleNamespace(Process=_owner)
-    yield tfcluster, "driver_endpoint", lambda spark, variables: "driver"
     yield start, "one_at_a_time", virtual_time.Condition()
     yield progress, "threading", virtual_time.threading
     yield progress, "SHOWN_SECONDS", 5.0

@@ -24,11 +24,12 @@ import pyarrow.flight as flight
 from tfos_ml import errors
 from tfos_ml.agent.task_input import checked_complete
 from tfos_ml.common.limits import FEED_TIMEOUT, LEASE_SECONDS, WHY_SECONDS
+from tfos_ml.common.session_settings import NODE_PORTS
 from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import field_of
-from tfos_ml.protocol.addresses import NODE_PORTS, address_towards
+from tfos_ml.protocol.addresses import address_towards
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (

@@ -16,10 +16,11 @@ from tfos_ml.agent.reserved_port import ReservedPort
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.tensorboard import TensorBoard
 from tfos_ml.common.limits import END_SECONDS
+from tfos_ml.common.session_settings import ANY_PORT, NODE_PORTS
 from tfos_ml.data import spool
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.inference.tensorflow_import import USES_KERAS
-from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, NODE_VARIABLE, TENSORBOARD_VARIABLE, ports_of_variable
+from tfos_ml.protocol.addresses import NODE_VARIABLE, TENSORBOARD_VARIABLE, ports_of_variable
 from tfos_ml.protocol.channel import HEARTBEAT, QueuedChannel
 from tfos_ml.protocol.paths import LOG_DIR
 
@@ -130,7 +131,7 @@ class ResourceClaim:
         return f"{scratch}/{LOG_DIR}"
 
     def _reserve_port(self) -> None:
-        ports, setting = self._member.task.node_ports, NODE_PORTS
+        ports, setting = self._member.task.node_ports, NODE_PORTS.name
         if self._member.task.settings.takes_port_variables and ports == ANY_PORT:
             ports, setting = ports_of_variable(NODE_VARIABLE) or ports, NODE_VARIABLE
         self.port.reserve(ports, setting)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 
+from tfos_ml.common.session_settings import ANY_PORT, NODE_PORTS
 from tfos_ml.errors import ClusterConfigError
-from tfos_ml.protocol.addresses import ANY_PORT, NODE_PORTS, described_ports
+from tfos_ml.protocol.addresses import described_ports
 
 
 class ReservedPort:
@@ -16,7 +17,7 @@ class ReservedPort:
         self._socket: socket.socket | None = None
         self.number = 0
 
-    def reserve(self, ports: range = ANY_PORT, setting: str = NODE_PORTS) -> None:
+    def reserve(self, ports: range = ANY_PORT, setting: str = NODE_PORTS.name) -> None:
         """Bind the first port that is free on all addresses of this host, as TensorFlow needs it.
 
         If none is free, raises ``ClusterConfigError``, which names the `setting` that has the ports.

@@ -22,10 +22,10 @@ from tfos_ml.agent.scoring_client import (
     ServerNotStartedError,
     operation_threads,
 )
+from tfos_ml.common.session_settings import AUTO, EXECUTOR, SCORING_PROCESS, WORKER
 from tfos_ml.inference import archive, udf
 from tfos_ml.inference.tensorflow_import import limit_threads
 from tfos_ml.protocol.artifacts import Artifact
-from tfos_ml.protocol.scoring_process import AUTO, EXECUTOR, SCORING_SETTING, WORKER
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Scorer:
             if not self._may_score_here:
                 raise errors.ModelError(
                     f"The executor's scoring process does not start: {error}. See the executor's log, or set "
-                    f"{SCORING_SETTING}={WORKER}."
+                    f"{SCORING_PROCESS}={WORKER}."
                 ) from None
             logger.warning("This Python worker runs the model itself: %s", error)
             self._scores_here = True

@@ -32,7 +32,8 @@ from tfos_ml.common.limits import (
     LEASE_SECONDS,
     REPORT_SECONDS,
 )
-from tfos_ml.protocol.addresses import PORT, address_towards, unbracketed
+from tfos_ml.common.session_settings import PORT
+from tfos_ml.protocol.addresses import address_towards, unbracketed
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Arrive, Enter, GatherRound, ReportFailure
 from tfos_ml.protocol.failure import Failure, NodeFailure

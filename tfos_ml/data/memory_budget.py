@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from tfos_ml.data.spool import free_memory
 
-SPOOL_SETTING = "spark.tfos_ml.spoolMemory"
 SHARE = 0.5  # default part of the free memory for all nodes of a run on a host; the rest is for training
 COPY = 1.5  # memory for a copy in TensorFlow, relative to the rows: the copy, and half of it for a conversion
 LARGEST_WINDOW = 64 << 20  # holds one of a block shuffle

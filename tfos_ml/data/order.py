@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfos_ml.common.session_settings import SHUFFLE_MEMORY
 from tfos_ml.errors import EmptyDataError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _MAX_COUNTS_BYTES = 16 << 20
-SHUFFLE_SETTING = "spark.tfos_ml.shuffleMemory"
-SHUFFLE_BYTES = 16 << 30
-"""Default size of all rows of all nodes up to which a shuffle permutes all of them."""
-
 SHUFFLE_BLOCK_BYTES = 2 << 20
 SHUFFLE_WINDOW_BLOCKS = 24
 
@@ -89,7 +86,7 @@ def global_indices(row_ids: Int64s, totals: Int64s) -> Int64s:
     return offsets[row_ids >> PARTITION_SHIFT] + position
 
 
-def shuffle_block(rows: int, size: int, limit: int = SHUFFLE_BYTES) -> int | None:
+def shuffle_block(rows: int, size: int, limit: int = SHUFFLE_MEMORY.default) -> int | None:
     """Rows of one block of a block shuffle; None if rows of `size` bytes are within the `limit`: all are permuted.
 
     Rows, bytes and limit are those of all nodes, so that the result is the same on all of them, for any number.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from tfos_ml.common.redact import redact
+from tfos_ml.common.session_settings import PORT
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding, check_capacity, check_versions, node_versions
@@ -25,7 +26,7 @@ from tfos_ml.driver.preflight import allocates_dynamically, check_slots, registe
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError, MissingPackageError, NotEnoughSlotsError, TfosMlError
-from tfos_ml.protocol.addresses import PORT, client_endpoint, driver_endpoint, unbracketed
+from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint, unbracketed
 from tfos_ml.protocol.transport import TransportServer
 from tfos_ml.stages.keras_estimator import KerasEstimator
 

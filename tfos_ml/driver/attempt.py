@@ -17,15 +17,14 @@ from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.decommissioning import Decommissioning
 from tfos_ml.driver.fit_reports import FitReports
-from tfos_ml.driver.preflight import grow_seconds
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.run import Run, one_at_a_time
+from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.driver.slots import Slots
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.driver.wait_notice import WaitNotice
 from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
-from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.node_task import NodeTask
@@ -102,6 +101,7 @@ class Attempt:
     def __init__(
         self,
         spark: SparkSession,
+        facts: SessionFacts,
         task: NodeTask,
         profile: Any,
         reported: Callable[[list[dict[str, Any]]], None],
@@ -110,7 +110,7 @@ class Attempt:
         reports: FitReports,
     ):
         self._size = size
-        self._grow_seconds, self._asked = grow_seconds(spark), time.monotonic()
+        self._facts, self._asked = facts, time.monotonic()
         self._decommissioning, self._is_preempted = Decommissioning(spark), False
         self._start: tuple[Position, float] | None = None  # where the training begins, and when
         self.saved: Position | None = None  # the last one
@@ -130,8 +130,7 @@ class Attempt:
         """Run the cluster to its end; raises the first failure, or ``LargerClusterError``."""
         succeeded = False
         try:
-            endpoint = client_endpoint(self._spark) if self._task.is_driver_far else driver_endpoint(self._spark)
-            self._control = ControlServer(endpoint, self._task.template)
+            self._control = ControlServer(self._facts.endpoint, self._task.template)
             run = Run(self._spark, self._task, self._control, self._progress.write, self._show)
             with self._slots, run:
                 began = time.monotonic()
@@ -213,7 +212,8 @@ class Attempt:
 
     def _grow(self) -> None:
         """Raise ``LargerClusterError`` after a new checkpoint, if a larger cluster would end the training sooner."""
-        if not self._note_saved() or not self._size.is_elastic or time.monotonic() - self._asked < self._grow_seconds:
+        is_early = time.monotonic() - self._asked < self._facts.grow_seconds
+        if not self._note_saved() or not self._size.is_elastic or is_early:
             return
         assert self._start is not None
         assert self.saved is not None

@@ -10,20 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.driver.attempt import Attempt, AttemptFacts, LargerClusterError, RunResult
 from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.fit_reports import FitReports
-from tfos_ml.driver.preflight import (
-    allocates_dynamically,
-    check_settings,
-    fork_owner,
-    idle_seconds,
-)
+from tfos_ml.driver.preflight import check_settings
 from tfos_ml.driver.probe import check_executors
-from tfos_ml.driver.progress import Progress, draws_stages
+from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.restarts import RestartPolicy
-from tfos_ml.protocol.addresses import node_ports
+from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.position import Position
 
@@ -37,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 def launch(
     spark: SparkSession,
+    facts: SessionFacts,
     rows: Callable[[ClusterTemplate], DataFrame],
     task: NodeTask,
     *,
@@ -50,26 +45,26 @@ def launch(
 ) -> RunResult:
     """Run a cluster to its end; repeat the run up to `max_restarts` times after failures of its nodes.
 
-    `rows` makes the DataFrame whose partition *i* goes to node *i* of a template, and `templates` the template of so
-    many nodes (default: that of the task); both are called for each attempt. An attempt has as many nodes as the
-    template of the task. If Spark has too few slots, or lost nodes are not replaced, it has fewer, but at least `least`
-    (default: not fewer). `profile` has the CPUs and GPUs of a node, by default those of Spark's tasks. `reported` is
-    called with the nodes' reports during the run, if nodes can reach the driver. `driver_program` is the payload for
-    nodes of ranks below ``task.first_rank``, which run on the driver's host.
+    `facts` are those of the session. `rows` makes the DataFrame whose partition *i* goes to node *i* of a template, and
+    `templates` the template of so many nodes (default: that of the task); both are called for each attempt. An attempt
+    has as many nodes as the template of the task. If Spark has too few slots, or lost nodes are not replaced, it has
+    fewer, but at least `least` (default: not fewer). `profile` has the CPUs and GPUs of a node, by default those of
+    Spark's tasks. `reported` is called with the nodes' reports, during the run if it is connected. `driver_program` is
+    the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
 
     Raises ``NotEnoughSlotsError`` before an attempt that has too few slots, ``ClusterConfigError`` before any job
     starts, ``NodeError`` for the first failure, and ``EmptyDataError`` if no row reached any node.
     """
     began = time.monotonic()
     check_settings(spark, uses_grpc=task.uses_grpc)
-    task = _of_session(task, spark, verbose)
+    task = _of_session(task, facts, verbose)
     most = task.template.size - task.first_rank
     least = most if least is None else least - task.first_rank
     size = ClusterSize(spark, most, least, task.reservation_timeout, profile)
     tasks = size.next(None)
     check_executors(spark, tasks)
     checked = time.monotonic() - began
-    reports, progress = FitReports(), Progress(verbose, task.settings.epochs, draws_stages(spark))
+    reports, progress = FitReports(), Progress(verbose, task.settings.epochs, facts.draws_stages)
 
     policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
 
@@ -77,7 +72,7 @@ def launch(
         template = templates(tasks + task.first_rank) if templates else task.template
         settings = replace(task.settings, restart_count=number, ends_when_preempted=policy.goes_on_after_preemption)
         once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
-        return Attempt(spark, once, profile, reported, size, progress, reports), rows(template)
+        return Attempt(spark, facts, once, profile, reported, size, progress, reports), rows(template)
 
     with progress:
         result = _Attempts(begin, size, policy).run(tasks, driver_program)
@@ -146,17 +141,17 @@ class _Attempts:
         logger.warning("%s%s Going on with %d of %d nodes from %s", _sentence(lost), at, tasks, self._size.most, where)
 
 
-def _of_session(task: NodeTask, spark: SparkSession, verbose: int) -> NodeTask:
+def _of_session(task: NodeTask, facts: SessionFacts, verbose: int) -> NodeTask:
     """The task of a run in a session."""
     return replace(
         task,
-        barrier=not allocates_dynamically(spark) and not task.first_rank,
-        node_ports=node_ports(spark),
-        shares_console=not is_connect(spark) and is_local(spark),
+        barrier=not facts.is_dynamic and not task.first_rank,
+        node_ports=facts.node_ports,
+        shares_console=facts.is_local,
         verbose=verbose,
-        idle_seconds=idle_seconds(spark),
-        fork_owner=fork_owner(spark),
-        is_driver_far=is_connect(spark),
+        idle_seconds=facts.idle_seconds,
+        fork_owner=facts.fork_owner,
+        is_driver_far=facts.is_connect,
     )
 
 

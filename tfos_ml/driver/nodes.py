@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from tfos_ml.agent.progress_link import KEPT_REPORTS
 from tfos_ml.common.limits import LEASE_GRACE_SECONDS, OUTCOME_SECONDS, RECONNECT_SECONDS, UNHEARD_SECONDS
+from tfos_ml.common.session_settings import LEASE
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.errors import NodeLostError
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
 from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 from tfos_ml.protocol.transport import Service, caller_port
 
 UNKNOWN_HOST = "unknown host"
@@ -190,7 +190,7 @@ class Nodes:
                     self._lose(rank, _ALL_KILLED.format(seconds=seconds))
                 elif seconds > limit:
                     why = "" if self._outlive_tasks else _WHY_TASKS_ARE_SILENT
-                    limit_said = f"({LEASE_SETTING}={lease:g})"
+                    limit_said = f"({LEASE}={lease:g})"
                     self._lose(rank, f"the node has not been heard of for {seconds:.0f} s{why} {limit_said}")
 
     def _lose(self, rank: int, message: str) -> None:

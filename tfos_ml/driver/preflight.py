@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.agent.scorer import ScoringProcess
-from tfos_ml.common.limits import GROW_SECONDS, IDLE_SECONDS, LEASE_SECONDS
 from tfos_ml.common.packed import check_archives
+from tfos_ml.common.session_settings import ALLOW_PLAINTEXT, bytes_of
 from tfos_ml.common.sessions import is_connect, is_local
-from tfos_ml.data.memory_budget import SPOOL_SETTING
-from tfos_ml.data.order import SHUFFLE_BYTES, SHUFFLE_SETTING
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
-from tfos_ml.protocol.scoring_process import AUTO, CHOICES, SCORING_SETTING
-from tfos_ml.protocol.settings import ALLOW_PLAINTEXT, allows_plaintext, encryption_of
-from tfos_ml.protocol.shutdown_timeouts import (
-    EVALUATOR_SETTING,
-    IDLE_SETTING,
-    LEASE_SETTING,
-    WORKER_SETTING,
-    ShutdownTimeouts,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_PYSPARK_MEMORY = 4 << 30  # measured: TensorFlow 2.21 aborts under an address-space limit of 2 GiB, runs under 3
-GROW_SETTING = "spark.tfos_ml.growSeconds"
+_ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
 _FILES = "spark.io.encryption.enabled"
 _REGISTRATION = "spark.scheduler.maxRegisteredResourcesWaitingTime"
-_UNITS = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 
 
 def check_settings(spark: SparkSession, *, barrier: bool = True, uses_grpc: bool = True) -> None:
@@ -55,7 +41,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True, uses_grpc: bool
     check_archives(_conf(spark, "spark.archives", ""))
     _check_encryption(spark, uses_grpc)
     memory = _conf(spark, "spark.executor.pyspark.memory", "")
-    if memory and _bytes(memory, default_unit="m") < MIN_PYSPARK_MEMORY:
+    if memory and bytes_of(memory, "m") < MIN_PYSPARK_MEMORY:
         raise ClusterConfigError(
             f"spark.executor.pyspark.memory={memory} limits the address space of each node, and TensorFlow aborts "
             f"below about 3 GiB. Unset it, or set it to {MIN_PYSPARK_MEMORY >> 30}g or more."
@@ -69,106 +55,19 @@ def check_settings(spark: SparkSession, *, barrier: bool = True, uses_grpc: bool
         )
 
 
-def lease_timeout(spark: SparkSession) -> float:
-    """Seconds of silence after which a node gives up the driver, and the driver gives up a node."""
-    return _seconds(spark, LEASE_SETTING, LEASE_SECONDS)
-
-
-def idle_seconds(spark: SparkSession | None) -> float:
-    """Seconds that a fork server waits for its next request; 0: all processes are fresh interpreters.
-
-    Raises
-    ------
-    ClusterConfigError
-        If the setting is no number of seconds.
-    """
-    if spark is None:
-        return IDLE_SECONDS
-    return 0.0 if _conf(spark, IDLE_SETTING, "").rstrip("s") == "0" else _seconds(spark, IDLE_SETTING, IDLE_SECONDS)
-
-
-def fork_owner(spark: SparkSession) -> int | None:
-    """This process, if the nodes use its fork server too, since they run on the same host as the same user."""
-    return os.getpid() if is_local(spark) and not is_connect(spark) else None
-
-
-def scoring_process(spark: SparkSession, model_bytes: int) -> ScoringProcess:
-    """Which process scores rows, for a model of this size.
-
-    Raises
-    ------
-    ClusterConfigError
-        If the setting is none of the choices.
-    """
-    choice = _conf(spark, SCORING_SETTING, AUTO)
-    if choice not in CHOICES:
-        raise ClusterConfigError(f"{SCORING_SETTING}={choice} must be one of {', '.join(CHOICES)}.")
-    return ScoringProcess(choice, model_bytes, idle_seconds(spark), fork_owner(spark))
-
-
-def grow_seconds(spark: SparkSession) -> float:
-    """Seconds between two checks whether an elastic fit could have more nodes; raises as :func:`idle_seconds`."""
-    return _seconds(spark, GROW_SETTING, GROW_SECONDS)
-
-
-def shutdown_timeouts(spark: SparkSession) -> ShutdownTimeouts:
-    """How long passive nodes may continue at the end of a run."""
-    default = ShutdownTimeouts()
-    return ShutdownTimeouts(
-        worker=_seconds(spark, WORKER_SETTING, default.worker),
-        evaluator=_seconds(spark, EVALUATOR_SETTING, default.evaluator),
-    )
-
-
-def spool_memory(spark: SparkSession) -> int | None:
-    """Bytes of rows that a node keeps in memory; None: a share of the free memory.
-
-    Raises
-    ------
-    ClusterConfigError
-        If the setting is no size.
-    """
-    return _size(spark, SPOOL_SETTING)
-
-
-def shuffle_memory(spark: SparkSession) -> int:
-    """Total size up to which a shuffle permutes all rows, in bytes; raises as :func:`spool_memory`."""
-    size = _size(spark, SHUFFLE_SETTING)
-    return SHUFFLE_BYTES if size is None else size
-
-
-def _size(spark: SparkSession, name: str) -> int | None:
-    value = _conf(spark, name, "")
-    if not value.strip():
-        return None
-    try:
-        size = _bytes(value, default_unit="b")
-    except (ValueError, KeyError):
-        size = -1
-    if size < 0:
-        raise ClusterConfigError(f"{name}={value} must be a size, for instance 4g, 512m, or a number of bytes.")
-    return size
-
-
-def _seconds(spark: SparkSession, name: str, default: float) -> float:
-    value = _conf(spark, name, str(default))
-    try:
-        seconds = float(value.rstrip("s"))
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ClusterConfigError(f"{name}={value} must be a positive number of seconds, for instance {default:g}.")
-    return seconds
-
-
 def allocates_dynamically(spark: SparkSession) -> bool:
     """Whether Spark adds and removes executors; it then refuses barrier jobs."""
     return _is_true(spark, "spark.dynamicAllocation.enabled") and not is_local(spark)
 
 
+def encryption_of(spark: SparkSession) -> list[str]:
+    """The settings with which Spark encrypts data between hosts; empty for a local session, which has one host."""
+    return [name for name in _ENCRYPTION if not is_local(spark) and _is_true(spark, name)]
+
+
 def _check_encryption(spark: SparkSession, uses_grpc: bool) -> None:
     """Refuse to send or store in plain text what Spark itself is set to encrypt."""
-    if allows_plaintext(spark):
+    if ALLOW_PLAINTEXT.of(spark):
         return
     if _is_true(spark, _FILES):
         raise ClusterConfigError(
@@ -292,10 +191,3 @@ def _conf(spark: SparkSession, name: str, default: str) -> str:
 
 def _is_true(spark: SparkSession, name: str) -> bool:
     return _conf(spark, name, "false").lower() == "true"
-
-
-def _bytes(text: str, default_unit: str) -> int:
-    """A size as Spark writes it ("2g", "512 m", "4gb") in bytes."""
-    digits = text.strip().lower().rstrip("b").rstrip("i").strip()
-    unit = digits[-1] if digits[-1:].isalpha() else default_unit
-    return int(float(digits.rstrip("kmgtp").strip()) * _UNITS[unit])

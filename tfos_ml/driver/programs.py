@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.common.arguments import check_call
-from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.data.schema import FeedSchema
-from tfos_ml.driver.preflight import fork_owner, idle_seconds, lease_timeout
-from tfos_ml.protocol.addresses import node_ports
+from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.node_task import NodeTask
 
@@ -22,7 +21,12 @@ if TYPE_CHECKING:
 
 
 def make_task(
-    spark: SparkSession, template: ClusterTemplate, program: bytes, settings: NodeSettings, **others: Any
+    spark: SparkSession,
+    facts: SessionFacts,
+    template: ClusterTemplate,
+    program: bytes,
+    settings: NodeSettings,
+    **others: Any,
 ) -> NodeTask:
     """What the nodes of a program do, which gets no rows from its job; `others` are more fields."""
     return NodeTask(
@@ -34,11 +38,11 @@ def make_task(
         environment={},
         export_dir=None,
         control=None,
-        lease=lease_timeout(spark),
-        node_ports=node_ports(spark),
-        shares_console=is_local(spark),
-        idle_seconds=idle_seconds(spark),
-        fork_owner=fork_owner(spark),
+        lease=facts.lease,
+        node_ports=facts.node_ports,
+        shares_console=facts.is_local,
+        idle_seconds=facts.idle_seconds,
+        fork_owner=facts.fork_owner,
         **others,
     )
 

@@ -29,20 +29,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tfos_ml.common.session_settings import (
+    ANY_PORT,
+    CLIENT_HOST,
+    MAX_PORT,
+    NODE_PORTS,
+    PORT,
+    Setting,
+    number,
+    ports,
+)
 from tfos_ml.common.sessions import is_local
-from tfos_ml.errors import ClusterConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PORT = "spark.tfos_ml.port"
-CLIENT_HOST = "spark.tfos_ml.clientHost"
-NODE_PORTS = "spark.tfos_ml.nodePorts"
-TENSORBOARD_PORT = "spark.tfos_ml.tensorboardPort"
 SERVER_VARIABLE, NODE_VARIABLE, TENSORBOARD_VARIABLE = "TFOS_SERVER_PORT", "TENSORFLOW_PORT", "TENSORBOARD_PORT"
 _BIND, _HOST, _RETRIES = "spark.driver.bindAddress", "spark.driver.host", "spark.port.maxRetries"
-_MAX_PORT = 65535
-ANY_PORT = range(1)
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def client_endpoint(spark: SparkSession) -> Endpoint:
     Raises ``ClusterConfigError`` if a setting is not a port number.
     """
     ports, origin = _driver_ports(spark)
-    named = _conf(spark, CLIENT_HOST)
+    named = CLIENT_HOST.of(spark)
     if named:
         everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
         return Endpoint(unbracketed(named), everywhere, ports, f"{CLIENT_HOST}={named}, {origin}")
@@ -105,19 +108,9 @@ def client_endpoint(spark: SparkSession) -> Endpoint:
 
 def _driver_ports(spark: SparkSession) -> tuple[range, str]:
     """Ports that the driver tries, and the settings that say so."""
-    first, retries = _number(spark, PORT, 0), _number(spark, _RETRIES, 16)
-    ports = range(first, min(first + retries, _MAX_PORT) + 1) if first else ANY_PORT
+    first, retries = PORT.of(spark), Setting(_RETRIES, 16, number).of(spark)
+    ports = range(first, min(first + retries, MAX_PORT) + 1) if first else ANY_PORT
     return ports, f"{PORT}={first}, {_RETRIES}={retries}" if first else f"{PORT}={first}"
-
-
-def node_ports(spark: SparkSession) -> range:
-    """Ports that nodes may use, ``range(0, 1)`` for any; ``ClusterConfigError`` if the setting is no range."""
-    return _range_of(NODE_PORTS, _conf(spark, NODE_PORTS) or "0")
-
-
-def tensorboard_port(spark: SparkSession) -> int:
-    """Port of TensorBoard; 0 is any."""
-    return _number(spark, TENSORBOARD_PORT, 0)
 
 
 def ports_of_variable(name: str) -> range | None:
@@ -127,18 +120,7 @@ def ports_of_variable(name: str) -> range | None:
     ``ClusterConfigError`` if the value is not a range of ports.
     """
     text = os.environ.get(name, "")
-    return None if not text or "://" in text else _range_of(name, text)
-
-
-def _range_of(name: str, text: str) -> range:
-    first, _, last = text.partition("-")
-    try:
-        ports = range(int(first), int(last or first) + 1)
-    except ValueError:
-        ports = range(0)
-    if not ports or ports[0] < 0 or ports[-1] > _MAX_PORT or (ports[0] == 0 and len(ports) > 1):
-        raise ClusterConfigError(f"{name}={text} is no range of ports. Set it as in {name}=40000-40099.")
-    return ports
+    return None if not text or "://" in text else ports(name, text)
 
 
 def node_endpoint(host: str, ports: range) -> Endpoint:
@@ -146,7 +128,7 @@ def node_endpoint(host: str, ports: range) -> Endpoint:
     return Endpoint(host, ports=ports[::-1], origin=described_ports(ports))
 
 
-def described_ports(ports: range, name: str = NODE_PORTS) -> str:
+def described_ports(ports: range, name: str = NODE_PORTS.name) -> str:
     """The setting of the nodes' ports as the user wrote it."""
     return f"{name}={ports[0]}" + (f"-{ports[-1]}" if len(ports) > 1 else "")
 
@@ -214,10 +196,3 @@ def address_towards(location: str) -> str:
 def _conf(spark: SparkSession, name: str) -> str | None:
     value: str | None = spark.conf.get(name, None)
     return value
-
-
-def _number(spark: SparkSession, name: str, default: int) -> int:
-    text = _conf(spark, name) or str(default)
-    if not text.isdecimal() or int(text) > _MAX_PORT:
-        raise ClusterConfigError(f"{name}={text} is not a number from 0 to {_MAX_PORT}. Set it to one, or unset it.")
-    return int(text)

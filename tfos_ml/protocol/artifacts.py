@@ -21,6 +21,7 @@ from pyarrow import fs
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.filesystems import open_uri
 from tfos_ml.common.redact import redact, secrets_of_uri
+from tfos_ml.common.session_settings import SHARED_DIR
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import add_file
 from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 INLINE_BYTES = 256 << 10
 QUERY_BYTES = 64 << 20  # at most so much is part of a query's tasks; Spark Connect allows 128 MiB
 _PART_BYTES = 1 << 20
-SHARED_DIR = "spark.tfos_ml.sharedDir"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def publish_for(df: DataFrame, data: bytes, digest: str) -> Artifact:
         return publish(spark, data, inline_up_to=0, digest=digest)
     if len(data) <= QUERY_BYTES:
         return publish(spark, data, inline_up_to=QUERY_BYTES, digest=digest)
-    directory = spark.conf.get(SHARED_DIR, None)
+    directory = SHARED_DIR.of(spark)
     if not directory:
         raise ClusterConfigError(
             f"The model has {len(data) >> 20} MiB. A streaming query of Spark Connect has no files of its session, and "

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tfos_ml.common.limits import HEARTBEAT_TIMEOUT
+from tfos_ml.common.session_settings import ANY_PORT
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.snapshot_layout import SnapshotRows
-from tfos_ml.protocol.addresses import ANY_PORT
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate
 from tfos_ml.protocol.settings import NodeSettings

@@ -5,27 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tfos_ml.common.hadoop import default_fs, driver_places
 from tfos_ml.common.limits import FEED_TIMEOUT
-from tfos_ml.common.sessions import is_local
-from tfos_ml.data.order import SHUFFLE_BYTES
+from tfos_ml.common.session_settings import SHUFFLE_MEMORY
 from tfos_ml.protocol.paths import absolute_path
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-ALLOW_PLAINTEXT = "spark.tfos_ml.allowPlaintext"
-_ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled")
-
-
-def encryption_of(spark: SparkSession) -> list[str]:
-    """The settings with which Spark encrypts data between hosts; empty for a local session, which has one host."""
-    return [name for name in _ENCRYPTION if not is_local(spark) and str(spark.conf.get(name, "")).lower() == "true"]
-
-
-def allows_plaintext(spark: SparkSession) -> bool:
-    """Whether the user has allowed what cannot be encrypted although Spark is set to encrypt."""
-    return str(spark.conf.get(ALLOW_PLAINTEXT, "")).lower() == "true"
+    pass
 
 
 @dataclass(frozen=True)
@@ -74,17 +59,7 @@ class NodeSettings:
     telemetry: Telemetry = Telemetry()
     spool_memory: int | None = None  # bytes of rows that a node holds in memory; None: a share of what is free
     host_nodes: int = 1  # of the run that hold rows on this node's host, once they have met
-    shuffle_memory: int = SHUFFLE_BYTES  # bytes of all rows up to which a shuffle permutes all of them
-
-    @classmethod
-    def of_session(cls, spark: SparkSession) -> NodeSettings:
-        """The defaults, with what a session says: its filesystem, the driver's directories, encryption."""
-        return cls(
-            default_fs=default_fs(spark),
-            encrypts=bool(encryption_of(spark)),
-            allows_plaintext=allows_plaintext(spark),
-            **driver_places(spark),
-        )
+    shuffle_memory: int = SHUFFLE_MEMORY.default  # bytes of all rows up to which a shuffle permutes all of them
 
     def absolute_path(self, path: str) -> str:
         """A path of the user's as all nodes understand it; see :func:`tfos_ml.protocol.paths.absolute_path`."""

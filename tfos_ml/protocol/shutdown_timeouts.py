@@ -11,23 +11,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfos_ml.common.session_settings import EVALUATOR_GRACE, WORKER_GRACE
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import NodeEndedWarning
 from tfos_ml.protocol.failure import Failure
-
-LEASE_SETTING = "spark.tfos_ml.leaseTimeout"
-WORKER_SETTING = "spark.tfos_ml.workerGrace"
-EVALUATOR_SETTING = "spark.tfos_ml.evaluatorGrace"
-IDLE_SETTING = "spark.tfos_ml.idleSeconds"
 
 
 @dataclass(frozen=True)
 class ShutdownTimeouts:
     """Seconds that nodes of a role may continue."""
 
-    worker: float = 259200.0  # beside a chief and parameter servers, after the chief: 3 days, as shutdown() waits
+    worker: float = WORKER_GRACE.default  # beside a chief and parameter servers, after the chief
     server: float = 5.0  # after the chief and all workers, as is the next
-    evaluator: float = 60.0
+    evaluator: float = EVALUATOR_GRACE.default
 
 
 @dataclass(frozen=True)
@@ -46,9 +42,9 @@ class Limit:
 def limit_of(job_name: str, shutdown_timeouts: ShutdownTimeouts) -> Limit:
     """The shutdown timeout of a passive node."""
     if job_name == "worker":
-        return Limit.of_setting(WORKER_SETTING, shutdown_timeouts.worker)
+        return Limit.of_setting(WORKER_GRACE.name, shutdown_timeouts.worker)
     if job_name == "evaluator":
-        return Limit.of_setting(EVALUATOR_SETTING, shutdown_timeouts.evaluator)
+        return Limit.of_setting(EVALUATOR_GRACE.name, shutdown_timeouts.evaluator)
     return Limit(shutdown_timeouts.server, "")
 
 

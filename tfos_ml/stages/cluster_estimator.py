@@ -25,14 +25,13 @@ from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.fit_job import launch
-from tfos_ml.driver.preflight import lease_timeout, shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
+from tfos_ml.driver.session_facts import SessionFacts, node_settings
 from tfos_ml.driver.snapshot import WrittenSnapshot, delete_snapshot
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
-from tfos_ml.protocol.addresses import tensorboard_port
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
@@ -86,13 +85,14 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             raise errors.ClusterConfigError(
                 "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
             )
-        self._check_directories(spark)
+        facts = SessionFacts.of(spark)
+        self._check_directories(facts)
         profile = make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus"))
         columns, payload = self._prepare(dataset)
-        settings = replace(self._settings(dataset), telemetry=listener.telemetry)
+        settings = replace(self._settings(dataset, facts), telemetry=listener.telemetry)
         timeline.end("checks")
         rows = self._rows(dataset, columns)
-        written = self._snapshot(rows, template)
+        written = self._snapshot(rows, template, facts)
         notices: list[str] = []
         if written is not None:
             notices = list(filter(None, [written[0].notice(dataset)]))
@@ -101,8 +101,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             timeline.end("snapshot")
         result = launch(
             spark,
+            facts,
             lambda template: rows.by_node(template, first, is_fed=written is None),
-            self._task(spark, template, columns, payload, settings, None if written is None else written[1]),
+            self._task(spark, facts, template, columns, payload, settings, None if written is None else written[1]),
             templates=self._template,
             least=self._get("minClusterSize"),
             profile=profile,
@@ -137,6 +138,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     def _task(
         self,
         spark: SparkSession,
+        facts: SessionFacts,
         template: ClusterTemplate,
         columns: schema.FeedSchema,
         payload: bytes,
@@ -156,9 +158,9 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             export_dir=pyarrow_uri(export_dir) if export_dir else None,
             control=None,
             snapshot=snapshot,
-            lease=lease_timeout(spark),
+            lease=facts.lease,
             first_rank=self._first_rank(),
-            shutdown_timeouts=shutdown_timeouts(spark),
+            shutdown_timeouts=facts.shutdown_timeouts,
         )
 
     @abstractmethod
@@ -202,27 +204,26 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             return schema.FeedSchema(())
         return feed_schema(self, given)
 
-    def _check_directories(self, spark: SparkSession) -> None:
+    def _check_directories(self, facts: SessionFacts) -> None:
         uri = self._get("exportDir")
         problem = check_destination(pyarrow_uri(uri)) if uri else None
         if problem:
             raise errors.DestinationError(
                 f"exportDir={redact(uri)!r} cannot be published to: {problem}. Choose a new directory."
             )
-        store = self._log_store(spark)
+        store = self._log_store(facts)
         if store:
             check_log_dir(store)
 
-    def _log_store(self, spark: SparkSession) -> str | None:
+    def _log_store(self, facts: SessionFacts) -> str | None:
         """``logDir`` with the store's settings from Spark, if TensorFlow itself cannot write there."""
         given = self._get("logDir")
-        path = NodeSettings.of_session(spark).absolute_path(given) if given else ""
+        path = facts.absolute_path(given) if given else ""
         return pyarrow_uri(path) if is_remote(path) else None
 
-    def _settings(self, df: DataFrame) -> NodeSettings:
-        settings = NodeSettings.of_session(df.sparkSession)
+    def _settings(self, df: DataFrame, facts: SessionFacts) -> NodeSettings:
         return replace(
-            settings,
+            facts.node_settings,
             epochs=self._get("epochs"),
             batch_size=self._get("batchSize"),
             shuffle=self._get("shuffle"),
@@ -231,26 +232,25 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             communication=self._get("communication"),
             model_dir=self._get("modelDir"),
             log_dir=self._get("logDir"),
-            log_store=self._log_store(df.sparkSession),
+            log_store=self._log_store(facts),
             tensorboard=self._get("tensorboard"),
-            tensorboard_port=tensorboard_port(df.sparkSession),
             signature_def_key=self._get("signatureDefKey"),
             files=files_to_read(df) if self._get("inputMode") == InputMode.TENSORFLOW else [],
             feed_timeout=self._get("feedTimeout"),
-            spool_memory=spool_memory(df.sparkSession),
-            shuffle_memory=shuffle_memory(df.sparkSession),
         )
 
     def _rows(self, df: DataFrame, columns: schema.FeedSchema) -> InputRows:
         """The rows of a DataFrame, with the columns to feed."""
         return InputRows(df, columns, self._validation_rule())
 
-    def _snapshot(self, rows: InputRows, template: ClusterTemplate) -> tuple[WrittenSnapshot, SnapshotRows] | None:
+    def _snapshot(
+        self, rows: InputRows, template: ClusterTemplate, facts: SessionFacts
+    ) -> tuple[WrittenSnapshot, SnapshotRows] | None:
         """The snapshot that the nodes read, if ``cacheDir`` is set; raises ``SnapshotError``."""
         given = self._get("cacheDir")
         if not (given and rows.columns.columns):
             return None
-        directory = NodeSettings.of_session(rows.df.sparkSession).absolute_path(given)
+        directory = facts.absolute_path(given)
         snapshot = rows.snapshot(directory, len(template.feed_ranks))
         if self._get("verbose") and not snapshot[0].is_new:
             write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {snapshot[0]}"])
@@ -319,7 +319,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 def snapshot_of_search(cache_dir: str, spark: SparkSession, shared: ExitStack) -> str:
     """A directory in ``cacheDir`` for the fits of a search on the same rows; `shared` deletes it when it is closed."""
     directory = filesystems.child_uri(cache_dir, f"search-{uuid.uuid4().hex[:12]}")
-    shared.callback(delete_snapshot, pyarrow_uri(NodeSettings.of_session(spark).absolute_path(directory)))
+    shared.callback(delete_snapshot, pyarrow_uri(node_settings(spark).absolute_path(directory)))
     return directory
 
 

@@ -9,6 +9,7 @@ from tfos_ml import errors
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.resources import make_profile
+from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.protocol.pickling import pack_program, unpack_program
 from tfos_ml.stages.persistence import describe, restore, without_secrets
@@ -105,6 +106,7 @@ def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) ->
     """Run one pass over all rows; returns the loss and the metrics by name."""
     estimator._check_params()
     spark = dataset.sparkSession
+    facts = SessionFacts.of(spark)
     template = estimator._template(estimator._get("clusterSize"))
     estimator._check_smallest()
     weights = archive.member(WEIGHTS_FILE)
@@ -114,8 +116,9 @@ def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) ->
     rows = estimator._rows(dataset, columns)
     result = launch(
         spark,
+        facts,
         lambda template: rows.by_node(template, 0),
-        estimator._task(spark, template, columns, payload, estimator._settings(dataset), None),
+        estimator._task(spark, facts, template, columns, payload, estimator._settings(dataset, facts), None),
         templates=estimator._template,
         least=estimator._get("minClusterSize"),
         profile=make_profile(spark, estimator._get("nodeCpus"), estimator._get("nodeGpus")),

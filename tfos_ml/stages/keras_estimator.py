@@ -14,11 +14,12 @@ from tfos_ml import errors
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.session_settings import IDLE
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.preflight import fork_owner, idle_seconds
 from tfos_ml.driver.probe import prepared_executors
+from tfos_ml.driver.session_facts import SessionFacts, fork_owner
 from tfos_ml.inference.prediction import PredictionSpec, prediction_spec_of
 from tfos_ml.inference.saved_model import NO_CALL, not_exported
 from tfos_ml.keras.model.column_checks import (
@@ -241,7 +242,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         preparation = {
             "environment": self._environment(),
             "cpus": self._get("nodeCpus"),
-            "idle_seconds": idle_seconds(spark),
+            "idle_seconds": IDLE.of(spark),
             "fork_owner": fork_owner(spark),
         }
         return prepared_executors(spark, self._get("clusterSize") - self._first_rank(), preparation)
@@ -367,11 +368,11 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         output = next(iter(outputs.values())) if outputs else None
         return prediction_spec_of(next(iter(description.losses.values())), output)
 
-    def _settings(self, df: DataFrame) -> NodeSettings:
+    def _settings(self, df: DataFrame, facts: SessionFacts) -> NodeSettings:
         validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
-        model_store = self._model_store(df.sparkSession)
+        model_store = self._model_store(facts)
         return dataclasses.replace(
-            super()._settings(df),
+            super()._settings(df, facts),
             validates=validates,
             sums_itself=self._get("communication") == "auto",
             model_store=model_store,
@@ -387,21 +388,21 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _process(self, spark: SparkSession | None) -> tuple[dict[str, str], Forking]:
         """Environment of the process that looks at the model, and the fork server that it comes from."""
-        return self._environment(), Forking(os.getpid(), idle_seconds(spark))
+        return self._environment(), Forking(os.getpid(), IDLE.default if spark is None else IDLE.of(spark))
 
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": "tensorflow", **super()._environment()}
 
-    def _check_directories(self, spark: SparkSession) -> None:
-        super()._check_directories(spark)
+    def _check_directories(self, facts: SessionFacts) -> None:
+        super()._check_directories(facts)
         if self._get("checkpointSteps") and not self._get("modelDir"):
             raise errors.ParamError("checkpointSteps needs modelDir, the directory for the checkpoints. Set it.")
         if self._get("modelDir"):
             from tfos_ml.keras.checkpoint.directory import check_model_dir
 
-            check_model_dir(str(self._model_store(spark)))
+            check_model_dir(str(self._model_store(facts)))
 
-    def _model_store(self, spark: SparkSession) -> str | None:
+    def _model_store(self, facts: SessionFacts) -> str | None:
         """``modelDir`` with what Spark's settings say of its store."""
         given = self._get("modelDir")
-        return pyarrow_uri(NodeSettings.of_session(spark).absolute_path(given)) if given else None
+        return pyarrow_uri(facts.absolute_path(given)) if given else None

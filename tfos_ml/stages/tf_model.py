@@ -22,7 +22,7 @@ from tfos_ml.common.redact import redact
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
 from tfos_ml.data.attributes import check_vector_width
-from tfos_ml.driver.preflight import scoring_process
+from tfos_ml.driver.session_facts import scoring_process
 from tfos_ml.inference import arrow_udf, saved_model, udf
 from tfos_ml.inference.appended_columns import AppendedColumns
 from tfos_ml.inference.archive import Archive

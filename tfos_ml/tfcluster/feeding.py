@@ -10,12 +10,12 @@ from typing import Any
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec
 from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_END_SECONDS, LEASE_SECONDS, POLL_SECONDS
+from tfos_ml.common.session_settings import LEASE
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.feed_jobs import feeding, inferring
 from tfos_ml.driver.run import Run
 from tfos_ml.protocol.control_messages import FeedSegment
 from tfos_ml.protocol.partition_grants import check_rows
-from tfos_ml.protocol.shutdown_timeouts import LEASE_SETTING
 
 
 class Feeding:
@@ -65,7 +65,7 @@ class Feeding:
             self._run.check()
             if time.monotonic() > deadline:
                 raise errors.InputLostError(
-                    f"Some nodes have not said within {LEASE_SETTING}={self._lease:g} s whether they have taken over "
+                    f"Some nodes have not said within {LEASE}={self._lease:g} s whether they have taken over "
                     "rows that were granted to them. Shut the cluster down, and see their logs."
                 )
         check_rows({partition: rows for partition, rows in fed.items() if rows is not None}, committed)

@@ -18,16 +18,14 @@ from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_TIMEOUT, RESERVATION_TIM
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.preflight import shuffle_memory, shutdown_timeouts, spool_memory
 from tfos_ml.driver.programs import check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import NodesWatch
 from tfos_ml.driver.run import Run
+from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol import results
-from tfos_ml.protocol.addresses import driver_endpoint, tensorboard_port
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.tf_model import TFModel
@@ -186,38 +184,35 @@ class TFCluster:
         on_driver = num_ps if driver_ps_nodes else 0
         check_spark(spark, num_executors, on_driver, reservation_timeout)
         program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
+        facts = SessionFacts.of(spark, cls._takes_port_variables)
         settings = replace(
-            NodeSettings.of_session(spark),
+            facts.node_settings,
             queues=list(queues) if mode == InputMode.SPARK else [],
             release_port=release_port,
             tensorboard=tensorboard,
-            tensorboard_port=tensorboard_port(spark),
-            takes_port_variables=cls._takes_port_variables,
             log_dir=log_dir,
-            spool_memory=spool_memory(spark),
-            shuffle_memory=shuffle_memory(spark),
         )
         task = make_task(
             spark,
+            facts,
             template,
             program,
             settings,
             barrier=False,
             first_rank=on_driver,
             reservation_timeout=reservation_timeout,
-            shutdown_timeouts=shutdown_timeouts(spark),
+            shutdown_timeouts=facts.shutdown_timeouts,
             verbose=verbose,
         )
-        cluster = cls._of_task(spark, task, mode)
+        cluster = cls._of_task(spark, facts, task, mode)
         cluster._start(program)
         return cluster
 
     @classmethod
-    def _of_task(cls, spark: SparkSession, task: NodeTask, mode: str) -> Self:
+    def _of_task(cls, spark: SparkSession, facts: SessionFacts, task: NodeTask, mode: str) -> Self:
         """A cluster none of whose nodes has been started; its server ends with the SparkContext."""
         context = spark.sparkContext
-        endpoint = driver_endpoint(spark, cls._takes_port_variables)
-        control = ControlServer(endpoint, task.template, is_wanted=lambda: context._jsc is not None)
+        control = ControlServer(facts.endpoint, task.template, is_wanted=lambda: context._jsc is not None)
         return cls(Run(spark, task, control), control, mode)
 
     def _start(self, program: bytes) -> None:

@@ -19,13 +19,12 @@ from tfos_ml.driver.preflight import allocates_dynamically, check_settings, chec
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.programs import check_map_fun, classic_session, make_task
 from tfos_ml.driver.run import Run
+from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol import results
-from tfos_ml.protocol.addresses import driver_endpoint
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
 
 if TYPE_CHECKING:
@@ -103,10 +102,12 @@ class TFParallel:
         if use_barrier:
             _check_barrier(spark, num_executors)
         check_executors(spark, num_executors)
-        settings = replace(NodeSettings.of_session(spark), returns=True, instances=num_executors)
+        facts = SessionFacts.of(spark)
+        settings = replace(facts.node_settings, returns=True, instances=num_executors)
         program = pack_program("map_fn", map_fn, (map_fn, tf_args), {"tf_args": tf_args})
         task = make_task(
             spark,
+            facts,
             template,
             program,
             settings,
@@ -115,7 +116,7 @@ class TFParallel:
             reservation_timeout=FEED_TIMEOUT,
             verbose=verbose,
         )
-        with Run(spark, task, ControlServer(driver_endpoint(spark), template)) as run:
+        with Run(spark, task, ControlServer(facts.endpoint, template)) as run:
             rows = _collect(run)
         warn_of_ended(decode(dict, payload) for _, payload in results.joined(rows, "report"))
         return [cloudpickle.loads(payload) for _, payload in results.joined(rows, "results")]

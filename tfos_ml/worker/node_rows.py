@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from tfos_ml import errors
+from tfos_ml.common.session_settings import SHUFFLE_MEMORY, SPOOL_MEMORY
 from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
-from tfos_ml.data.memory_budget import SPOOL_SETTING, MemoryBudget
+from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.order import (
-    SHUFFLE_SETTING,
     SHUFFLE_WINDOW_BLOCKS,
     agree_steps,
     shuffle_block,
@@ -77,7 +77,7 @@ class NodeRows:
     def shuffle_notice(self) -> str:
         """A warning if a shuffle of the training rows permutes only blocks, or is slow; else empty."""
         store, size, limit = self.store("train"), self.size, self._settings.shuffle_memory
-        sizes = f"{SHUFFLE_SETTING}={_shown(limit)}; the rows of all nodes are {_shown(size)}"
+        sizes = f"{SHUFFLE_MEMORY}={_shown(limit)}; the rows of all nodes are {_shown(size)}"
         if store.shuffle_block is not None:
             return (
                 f"shuffle=True shuffles blocks of {store.shuffle_block:,} rows, and rows within windows of "
@@ -86,7 +86,7 @@ class NodeRows:
         if store.spilled:
             return (
                 f"shuffle=True permutes all rows, of which some are on disk, and writes them there once more each pass "
-                f"({sizes}; {SPOOL_SETTING}={_shown(store.budget.size)}). A {SHUFFLE_SETTING} below the size "
+                f"({sizes}; {SPOOL_MEMORY}={_shown(store.budget.size)}). A {SHUFFLE_MEMORY} below the size "
                 "of the rows shuffles blocks instead, at the speed of the disk."
             )
         return ""

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.common.session_settings import SHUFFLE_MEMORY
 from tfos_ml.data.arrow import leaves
 from tfos_ml.data.memory_budget import MemoryBudget
-from tfos_ml.data.order import SHUFFLE_SETTING, Int64s, global_indices, shuffled, window_edges
+from tfos_ml.data.order import Int64s, global_indices, shuffled, window_edges
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
 from tfos_ml.errors import SpoolFullError
@@ -140,7 +141,7 @@ class RowStore(RowFormat):
         except NoRoomError as error:
             raise SpoolFullError(
                 f"a shuffle of rows on disk writes a second copy of them, but there is {error} Or set "
-                f"{SHUFFLE_SETTING} below the size of all rows, which are then shuffled in blocks, without a copy"
+                f"{SHUFFLE_MEMORY} below the size of all rows, which are then shuffled in blocks, without a copy"
             ) from error
 
     def first(self, rows: int) -> tuple[Rows, Int64s]:
