@@ -13,6 +13,7 @@ complete directories are kept.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import re
 import shutil
@@ -24,7 +25,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pyarrow import fs
 
@@ -149,30 +150,21 @@ class Checkpoints:
         self._taken()
         self._fs.create_dir(f"{self._root}/{name}", recursive=True)
         contents = state.to_files()
-        text = contents.pop(STATE).decode()
-        checksums = {WEIGHTS: self._copy(f"{name}/{WEIGHTS}", self._scratch / WEIGHTS)}
-        checksums |= {file: self._write(f"{name}/{file}", data) for file, data in contents.items()}
+        about = {"format": FORMAT, "state": contents.pop(STATE).decode()}
+        with open(self.weights_file, "rb") as weights:
+            checksums = {WEIGHTS: self._write(f"{name}/{WEIGHTS}", weights)}
+        checksums |= {file: self._write(f"{name}/{file}", io.BytesIO(data)) for file, data in contents.items()}
         self._taken().check()
-        self._write(f"{name}/{STATE}", json.dumps({"format": FORMAT, "files": checksums, "state": text}).encode())
+        self._write(f"{name}/{STATE}", io.BytesIO(json.dumps({**about, "files": checksums}).encode()))
         self._remove_old()
 
-    def _write(self, path: str, data: bytes) -> int:
-        """Write a file under another name first; returns a checksum of its content and length."""
+    def _write(self, path: str, source: BinaryIO) -> int:
+        """Write a file under another name first; returns its checksum."""
         target = f"{self._root}/{path}"
         with self._fs.open_output_stream(f"{target}.partial") as stream:
-            stream.write(data)
+            checksum = _copy(source, stream)
         self._fs.move(f"{target}.partial", target)
-        return _checksum(data)
-
-    def _copy(self, path: str, source: Path) -> int:
-        """Write a local file as :meth:`_write` does, block by block."""
-        target, crc = f"{self._root}/{path}", 0
-        with open(source, "rb") as file, self._fs.open_output_stream(f"{target}.partial") as stream:
-            while block := file.read(_BLOCK):
-                crc = zlib.crc32(block, crc)
-                stream.write(block)
-        self._fs.move(f"{target}.partial", target)
-        return crc << 30 ^ source.stat().st_size
+        return checksum
 
     def _taken(self) -> Fence:
         """The claim of this attempt to the directory; it continues from the checkpoints that count now."""
@@ -234,25 +226,22 @@ class Checkpoints:
                 f"modelDir={redact(self._uri)!r} has a checkpoint of format {about['format']}, written by another "
                 f"version of tfos_ml; this one reads format {FORMAT}. Choose another modelDir."
             )
-        checksums = about["files"]
-        files = {file: self._read(f"{name}/{file}", checksums[file]) for file in checksums if file != WEIGHTS}
-        state = TrainingState.from_files({**files, STATE: about["state"].encode()})
-        copy, crc, source = self._scratch / f"resumed-{WEIGHTS}", 0, f"{self._root}/{name}/{WEIGHTS}"
-        self._postpone(self._fs.get_file_info(source).size or 0)
-        with self._fs.open_input_stream(source) as stream, open(copy, "wb") as file:
-            while block := stream.read(_BLOCK):
-                crc = zlib.crc32(block, crc)
-                file.write(block)
-        if crc << 30 ^ copy.stat().st_size != checksums[WEIGHTS]:
-            raise DamagedError(f"{name}/{WEIGHTS} is damaged")
-        return LoadedCheckpoint(state, copy)
+        copy = self._scratch / f"resumed-{WEIGHTS}"
+        files = {STATE: about["state"].encode()}
+        for file, checksum in about["files"].items():
+            if file == WEIGHTS:
+                self._postpone(self._fs.get_file_info(f"{self._root}/{name}/{file}").size or 0)
+                with open(copy, "wb") as weights:
+                    self._read(f"{name}/{file}", weights, checksum)
+            else:
+                self._read(f"{name}/{file}", data := io.BytesIO(), checksum)
+                files[file] = data.getvalue()
+        return LoadedCheckpoint(TrainingState.from_files(files), copy)
 
-    def _read(self, path: str, checksum: int) -> bytes:
+    def _read(self, path: str, target: BinaryIO, checksum: int) -> None:
         with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
-            data: bytes = stream.read()
-        if _checksum(data) != checksum:
-            raise DamagedError(f"{path} is damaged")
-        return data
+            if _copy(stream, target) != checksum:
+                raise DamagedError(f"{path} is damaged")
 
 
 @contextlib.contextmanager
@@ -274,5 +263,10 @@ def _position(name: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _checksum(data: bytes) -> int:
-    return zlib.crc32(data) << 30 ^ len(data)
+def _copy(source: Any, target: Any) -> int:
+    """Copy a stream; returns a checksum of its content and length."""
+    crc = size = 0
+    while block := source.read(_BLOCK):
+        crc, size = zlib.crc32(block, crc), size + len(block)
+        target.write(block)
+    return crc << 30 ^ size
