@@ -99,7 +99,7 @@ def own_draws() -> dict[str, Any]:
     import keras
 
     class OwnDraws(keras.callbacks.Callback):
-        def on_train_begin(self, logs=None):  # after the dry run, which would refuse it
+        def on_train_begin(self, logs=None):  # after the probe, which would refuse it
             from tfos_ml.keras.step.random_draws import RowsOfStep
 
             RowsOfStep.draws = lambda rows: contextlib.nullcontext()
