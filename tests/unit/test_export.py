@@ -149,6 +149,23 @@ class TestSignatureNames:
         )
         assert outputs["length"].tolist() == [1, 3]
 
+    @pytest.mark.parametrize(("reads_optimizer", "variables"), [(False, 2), (True, 8)])
+    def test_an_optimizer_is_saved_only_where_a_signature_reads_it(self, export, tmp_path, reads_optimizer, variables):
+        model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        model.fit(np.zeros((2, 4), "float32"), np.zeros(2), verbose=0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 4], name="features")])
+        def served(features):
+            steps = keras.ops.cast(model.optimizer.iterations, "float32") if reads_optimizer else 1.0
+            return {"y": model(features) * steps}
+
+        _, outputs = export(model, signatures=served, features=ROWS)
+        assert outputs["y"] == pytest.approx(model(ROWS).numpy())
+        saved = [name for name, _ in tf.train.list_variables(str(tmp_path / "saved_model" / "variables" / "variables"))]
+        assert len([name for name in saved if "VARIABLE" in name]) == variables
+        model.fit(np.zeros((2, 4), "float32"), np.zeros(2), verbose=0)
+
     @pytest.mark.parametrize("reads_optimizer", [False, True])
     def test_an_optimizer_is_saved_only_where_the_model_reads_it(self, export, tmp_path, reads_optimizer):
         class Model(keras.Model):

@@ -65,7 +65,7 @@ def _save(model: Any, path: str, signatures: Any) -> None:
     if optimizer is not None:
         del model.optimizer
         try:
-            with contextlib.suppress(AssertionError):
+            with contextlib.suppress(AssertionError, AttributeError):  # a signature reads it, traced before or now
                 tf.saved_model.save(model, path, signatures=signatures)
                 return
         finally:
