@@ -105,10 +105,16 @@ class _Quietly(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Load TensorFlow."""
-        with without_collections(), held_back_stderr():
-            self._loader.exec_module(module)
-            _find_devices()
+        """Load TensorFlow, and not yet Keras, which takes a third of the time; ``tf.keras`` imports it on first use."""
+        modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+        modules.setdefault("keras", None)  # so that TensorFlow does not find it
+        try:
+            with without_collections(), held_back_stderr():
+                self._loader.exec_module(module)
+                _find_devices()
+        finally:
+            if modules["keras"] is None:
+                del modules["keras"]
 
 
 _FINDER = _Finder()
