@@ -21,9 +21,10 @@ from tfos_ml.driver.attempt import Attempt
 from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.driver.nodes import Nodes
+from tfos_ml.driver.partitions import Partitions
 from tfos_ml.driver.restarts import Decision, RestartPolicy
 from tfos_ml.keras.checkpoint.fence import Fence
-from tfos_ml.protocol.partition_grants import GRANTED, TAKEN, PartitionGrants, _Call, _Grant
+from tfos_ml.protocol.partition_grants import GRANTED, TAKEN
 
 WITHIN = 500  # schedules
 PLANTED = {}
@@ -45,21 +46,21 @@ def a_grant_is_handed_out_again(patch):
         call = self._calls.get(number)
         if call is None or claimant in call.released:
             return TAKEN
-        call.grants[partition] = _Grant(claimant)
+        call.partitions[partition].claimant = claimant
         return GRANTED
 
-    patch.setattr(PartitionGrants, "claim", generous)
+    patch.setattr(Partitions, "claim", generous)
 
 
 @planted(Cluster, "read twice|other rows|not typed|never read")
 def a_grant_ends_with_its_commit(patch):
-    commit = PartitionGrants.commit
+    commit = Partitions.commit
 
     def forgetful(self, number, partition, claimant, rows):
         commit(self, number, partition, claimant, rows)
-        self._calls.get(number, _Call()).grants.pop(partition, None)
+        self._of(number).pop(partition, None)
 
-    patch.setattr(PartitionGrants, "commit", forgetful)
+    patch.setattr(Partitions, "commit", forgetful)
 
 
 @planted(Cluster, "processes are left|has not ended")

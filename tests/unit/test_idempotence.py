@@ -17,6 +17,7 @@ from tfos_ml.agent.spark_task import PlainTask, TaskInfo
 from tfos_ml.driver import feeds as driver_feeds
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.partitions import Partitions, check_rows
 from tfos_ml.protocol import control_client, results, transport
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
@@ -28,7 +29,7 @@ from tfos_ml.protocol.control_messages import (
     SendResults,
 )
 from tfos_ml.protocol.failure import NodeFailure
-from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN, PartitionGrants, check_rows
+from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN
 from tfos_ml.tfcluster.address import ClusterAddress
 
 DEADLINE = 10.0
@@ -200,8 +201,8 @@ def test_a_second_attempt_waits_for_the_first_and_counts_its_rows(two_nodes):
 class TestClaims:
     @pytest.fixture
     def claims(self):
-        claims = PartitionGrants()
-        claims.open(1)
+        claims = Partitions()
+        claims.open(1, {})
         return claims
 
     def test_the_same_claimant_is_granted_again_and_others_wait_then_are_refused(self, claims):

@@ -1,6 +1,6 @@
 """Feed tasks: how a Spark task sends the rows of its partition to a node, for ``TFCluster.train`` and ``.inference``.
 
-For training, the driver assigns each partition to a node (``driver/partition_assignment.py``). For inference, rows go
+For training, the driver assigns each partition to a node (``driver/partitions.py``). For inference, rows go
 to a node on the task's own host if there is one, else to any other node. If a node cannot be reached or refuses rows,
 the task raises the failure of the cluster, if there is one. Each attempt of a task has its own name (``claimant``),
 to which the driver grants the partition.

@@ -12,8 +12,6 @@ from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.messages import Message, RowCounts
 from tfos_ml.protocol.node_task import NodeTask
 
-"""Seconds that a supervisor waits for messages when there is nothing else to do."""
-
 WINDOW_BYTES = 256 << 20
 """Unread bytes, at most, for a train function that reads its rows once."""
 

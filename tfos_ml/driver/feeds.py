@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from tfos_ml.common.limits import OUTCOME_SECONDS
 from tfos_ml.driver.nodes import Nodes
-from tfos_ml.driver.partition_assignment import PartitionAssigner
+from tfos_ml.driver.partitions import Partitions
 from tfos_ml.protocol import control_messages as messages
-from tfos_ml.protocol.partition_grants import PENDING, PartitionGrants
+from tfos_ml.protocol.partition_grants import PENDING
 from tfos_ml.protocol.transport import Service
 
 
@@ -21,8 +21,7 @@ class Feeds:
     def __init__(self, nodes: Nodes):
         self._nodes = nodes
         self._changed = nodes.changed
-        self._grants = PartitionGrants()
-        self._assigner = PartitionAssigner()
+        self._partitions = Partitions()
         self.stop_requested = False  # by a process with the run's token, which ends the stream that feeds the cluster
 
     def service(self) -> Service:
@@ -40,28 +39,27 @@ class Feeds:
 
     def _assign(self, call: messages.AssignPartition) -> messages.PartitionAssignment:
         return messages.PartitionAssignment(
-            self._assigner.assign(call.number, call.partition, call.host, self._nodes.over())
+            self._partitions.assign(call.number, call.partition, call.host, self._nodes.over())
         )
 
     def _claim(self, call: messages.ClaimPartition) -> messages.ClaimState:
         def state() -> str:
-            return self._grants.claim(call.number, call.partition, call.claimant)
+            return self._partitions.claim(call.number, call.partition, call.claimant)
 
         self._changed.wait_for(lambda: state() != PENDING, OUTCOME_SECONDS)
         return messages.ClaimState(state())
 
     def _commit(self, call: messages.CommitPartition) -> messages.Done:
-        self._grants.commit(call.number, call.partition, call.claimant, call.rows)
-        self._assigner.commit(call.number, call.partition, call.rows)
+        self._partitions.commit(call.number, call.partition, call.claimant, call.rows)
         return messages.Done()
 
     def _release(self, call: messages.ReleasePartition) -> messages.Done:
-        self._grants.release(call.number, call.partition, call.claimant)
+        self._partitions.release(call.number, call.partition, call.claimant)
         return messages.Done()
 
     def _get_committed(self, call: messages.GetCommitted) -> messages.Committed:
         def state() -> tuple[int | None, bool]:
-            return self._grants.state_of(call.number, call.partition, call.claimant)
+            return self._partitions.state_of(call.number, call.partition, call.claimant)
 
         self._changed.wait_for(lambda: self._nodes.is_stopping() or not state()[1], OUTCOME_SECONDS)
         return messages.Committed(*state(), self._nodes.is_stopping())
@@ -73,18 +71,16 @@ class Feeds:
     def open(self, number: int, hosts: Mapping[int, str] | None = None) -> None:
         """From now on grant the partitions of this call of ``train``, and assign them to nodes on these hosts."""
         with self._changed:
-            self._grants.open(number)
-            self._assigner.open(number, hosts or {})
+            self._partitions.open(number, hosts or {})
 
     def close(self, number: int) -> None:
         """Assign and grant no more partitions of this call, and forget it."""
         with self._changed:
-            self._grants.close(number)
-            self._assigner.close(number)
+            self._partitions.close(number)
             self._changed.notify_all()
 
     def committed(self, number: int, timeout: float) -> dict[int, int] | None:
         """Rows by partition that nodes have committed; None if some are still uncommitted after `timeout` seconds."""
         with self._changed:
-            settled = self._changed.wait_for(lambda: self._grants.is_settled(number), timeout)
-            return self._grants.committed(number) if settled else None
+            settled = self._changed.wait_for(lambda: self._partitions.is_settled(number), timeout)
+            return self._partitions.committed(number) if settled else None

@@ -207,7 +207,7 @@ class AssignPartition(Request[PartitionAssignment], frozen=True):
 
 
 class ClaimState(Struct, frozen=True):
-    """``GRANTED``, ``TAKEN`` or ``PENDING``, as of :class:`tfos_ml.protocol.partition_grants.PartitionGrants`."""
+    """``GRANTED``, ``TAKEN`` or ``PENDING``, as of :class:`tfos_ml.driver.partitions.Partitions`."""
 
     state: str
 

@@ -13,9 +13,9 @@ from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_END_SECONDS, LEASE_SECON
 from tfos_ml.common.session_settings import LEASE
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.feed_jobs import feeding, inferring
+from tfos_ml.driver.partitions import check_rows
 from tfos_ml.driver.run import Run
 from tfos_ml.protocol.control_messages import FeedSegment
-from tfos_ml.protocol.partition_grants import check_rows
 
 
 class Feeding:

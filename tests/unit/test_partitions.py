@@ -7,9 +7,14 @@ from collections import Counter
 
 import pytest
 
-from tfos_ml.driver.partition_assignment import PartitionAssigner
+from tfos_ml.driver.partitions import Partitions
 
 TWO_HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
+
+
+def commit(assigner, number, partition, rows):
+    assigner.claim(number, partition, "task")
+    assigner.commit(number, partition, "task", rows)
 
 
 def feed(assigner, number, partitions, hosts=TWO_HOSTS):
@@ -18,7 +23,7 @@ def feed(assigner, number, partitions, hosts=TWO_HOSTS):
     ranks = []
     for partition, (host, rows) in enumerate(partitions):
         ranks.append(assigner.assign(number, partition, host))
-        assigner.commit(number, partition, rows)
+        commit(assigner, number, partition, rows)
     assigner.close(number)
     return ranks
 
@@ -33,11 +38,11 @@ def rows_of(assigner, calls, partitions, hosts=TWO_HOSTS):
 
 
 def test_small_calls_on_one_host_go_round():
-    assert rows_of(PartitionAssigner(), 12, [("a", 100)], dict.fromkeys(range(3), "a")) == [400, 400, 400]
+    assert rows_of(Partitions(), 12, [("a", 100)], dict.fromkeys(range(3), "a")) == [400, 400, 400]
 
 
 def test_tasks_of_both_hosts_keep_to_their_own():
-    assigner = PartitionAssigner()
+    assigner = Partitions()
     for number in range(5):
         ranks = feed(assigner, number, [("a", 100), ("b", 103), ("a", 97), ("b", 101)] * 3)
         assert [rank // 2 for rank in ranks] == [0, 1, 0, 1] * 3
@@ -45,7 +50,7 @@ def test_tasks_of_both_hosts_keep_to_their_own():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_partitions_of_one_call_differ_by_one_at_most_in_whatever_order_they_ask(seed):
-    rng, assigner = random.Random(seed), PartitionAssigner()
+    rng, assigner = random.Random(seed), Partitions()
     for number in range(20):
         assigner.open(number, TWO_HOSTS)
         partitions = [(p, rng.choice("ab"), rng.randint(1, 1000)) for p in range(rng.randint(1, 15))]
@@ -58,22 +63,22 @@ def test_partitions_of_one_call_differ_by_one_at_most_in_whatever_order_they_ask
             while asked and rng.random() < 0.5:  # committed in another order
                 one, was, had = asked.pop(rng.randrange(len(asked)))
                 assert assigner.assign(number, one, "a") == was  # another attempt
-                assigner.commit(number, one, had)
-                assigner.commit(number, one, had)
+                commit(assigner, number, one, had)
+                commit(assigner, number, one, had)
         assert max(counts.values()) - min(counts[rank] for rank in TWO_HOSTS) <= 1
         assigner.close(number)
     assert len(assigner) == 0
 
 
 def test_calls_at_once_go_to_different_nodes():
-    assigner = PartitionAssigner()
+    assigner = Partitions()
     for number in range(4):
         assigner.open(number, dict.fromkeys(range(4), "a"))
     assert sorted(assigner.assign(number, 0, "a") for number in range(4)) == [0, 1, 2, 3]
 
 
 def test_nodes_that_read_no_further_get_nothing_while_others_do():
-    assigner = PartitionAssigner()
+    assigner = Partitions()
     assigner.open(0, TWO_HOSTS)
     assert {assigner.assign(0, partition, "a", over={0, 1, 2}) for partition in range(5)} == {3}
     assert assigner.assign(0, 5, "a", over={0, 1, 2, 3}) in TWO_HOSTS
