@@ -309,3 +309,14 @@ def test_no_other_module_uses_what_keras_does_not_document():
     paths = [path for folder in FOLDERS for path in sorted((root / folder).rglob("*.py"))]
     found = {str(path.relative_to(root)): foreign_privates(path) - ELSEWHERE for path in paths}
     assert [name for name, used in found.items() if used] == ["keras/privates.py"], found
+
+
+def test_a_keras_that_nobody_has_tried_is_told():
+    told = {version: bool(privates.untried(version)) for version in ("3.7.0", "3.15.9", "3.99.0", "4.0.0")}
+    assert told == {"3.7.0": False, "3.15.9": False, "3.99.0": True, "4.0.0": True}
+
+
+def test_the_installed_keras_has_been_tried():
+    import keras
+
+    assert privates.untried(keras.__version__) is None

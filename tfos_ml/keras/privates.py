@@ -1,8 +1,8 @@
 """All undocumented parts of Keras that tfos_ml uses, and of TensorFlow's traced functions.
 
-``tests/unit/test_privates.py`` has a test for each function, which fails if Keras changes such a part, and one
-that no other module uses any. Tested
-with Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what :func:`losses_of_outputs` reads.
+``tests/unit/test_keras_privates.py`` has a test for each function, which fails if Keras changes such a part, and one
+that no other module uses any. Tested with Keras 3.7.0, 3.8.0, 3.10.0, 3.12.4 and 3.15.1; 3.5 and 3.6 lack what
+:func:`losses_of_outputs` reads.
 """
 
 from __future__ import annotations
@@ -12,6 +12,21 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+NEWEST_TRIED = (3, 15)  # with the whole zoo of its classes
+
+
+def untried(version: str) -> str | None:
+    """The notice about a Keras that is newer than any that was tried; None for others."""
+    major, minor = map(int, version.split(".")[:2])
+    if (major, minor) <= NEWEST_TRIED:
+        return None
+    newest = ".".join(map(str, NEWEST_TRIED))
+    return (
+        f"Keras {version} is newer than any that tfos_ml was tried with (up to {newest}). Training on several workers "
+        "uses parts of Keras that may have changed. Compare a short fit with that of clusterSize=1, or install "
+        f"'keras<{NEWEST_TRIED[0]}.{NEWEST_TRIED[1] + 1}'."
+    )
 
 
 def symbolic_build(model: Any, batch: Any) -> None:
