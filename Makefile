@@ -23,13 +23,20 @@ java:
 	$(SUDO) apt-get update -q && { $(APT) openjdk-17-jre-headless || $(APT) openjdk-21-jre-headless; }
 
 # Debian and Ubuntu have venv in a package of its own.
-$(VENV)/.installed: setup.cfg setup.py
+$(BIN)/pip:
 	$(PYTHON) -m venv $(VENV) || { command -v apt-get >/dev/null && $(APT) python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/pip install --quiet --upgrade pip
+
+$(VENV)/.installed: setup.cfg setup.py | $(BIN)/pip
 	$(BIN)/pip install --quiet -e '.[all,connect,demo,dev]'
+	@touch $(VENV)/.demo $@
+
+# What the demo needs, and no more.
+$(VENV)/.demo: setup.cfg setup.py | $(BIN)/pip
+	$(BIN)/pip install --quiet -e '.[spark,tensorflow]' matplotlib scikit-learn
 	@touch $@
 
-demo: install
+demo: java $(VENV)/.demo
 	$(BIN)/python examples/digits.py
 
 # tests/README.rst says what is in each tier. Tests wait a lot, so that there is one process more than cores.
@@ -68,9 +75,9 @@ soak: install
 notebooks: install
 	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' tests/test_demo.py tests/test_notebook.py
 
-# The demo and the four shortest; what CI runs.
+# The demo and the two shortest; what CI runs.
 notebooks-short: install
-	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' -k 'demo or 01_ or 06_ or 07_ or 08_' tests/test_demo.py tests/test_notebook.py
+	$(BIN)/python -m pytest -n 2 -m 'chaos or not chaos' -k 'demo or 01_ or 06_' tests/test_demo.py tests/test_notebook.py
 
 lint: install
 	$(BIN)/ruff check .

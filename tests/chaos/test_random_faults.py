@@ -48,6 +48,7 @@ def violations(runner: Runner, planted: str = "", program: str = "fit", **change
 violations.number = 0
 
 
+@pytest.mark.chaos  # seven runs
 def test_good_runs_pass_and_planted_faults_are_found(runner):
     assert violations(runner) == ""
     exits = Fault("exit 0", "feed", 0, 1, 0.0, held=True)

@@ -116,7 +116,7 @@ def test_more_nodes_at_least_than_at_most_are_an_error(spark, expected):
 
 
 def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_path, expected, caplog, capfd):
-    victims = {4: (1, "SIGKILL"), 12: (0, "SIGKILL"), 20: (1, "SIGKILL")}
+    victims = {4: (1, "SIGKILL"), 16: (0, "SIGKILL")}
     with logged(f"sqlite:///{tmp_path}/mlflow.db", "elastic", log_models=False) as client:
         fit = estimator(tmp_path, victims, clusterSize=3, minClusterSize=2, checkpointSteps=3, verbose=2)
         fitted = fit.fit(expected.frame(spark))
@@ -128,8 +128,7 @@ def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_pa
     assert [line.split()[1] for line in shown] == [f"{epoch + 1}/{EPOCHS}" for epoch in range(EPOCHS)]
     expected.check(fitted.summary, weights_file(tmp_path))
     attempts = fitted.summary.attempts
-    assert len(attempts) == 4
-    assert [attempt["nodes"] for attempt in attempts] == [3, 3, 3, 3]
+    assert [attempt["nodes"] for attempt in attempts] == [3, 3, 3]
     places = [(attempt["epoch"], attempt["step"]) for attempt in attempts]
     assert places == sorted(places)
     assert all("NodeExitError" in attempt["ended"] for attempt in attempts[:-1])
