@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     from tfos_ml.worker.node_context import NodeContext
 
 STREAMS = ("train", "validation")
+MOSTLY_PADDING = 8.0  # times the mean length
+PADDING = (
+    "Rows of column '{column}' have {mean:.0f} values on average, and all are padded to the longest, {longest:,}: "
+    "about {times:.0f} times the work of rows of average length. Cut the longest rows, for instance with "
+    "pyspark.sql.functions.slice, or leave them out."
+)
 _VALUES, _LENGTHS = "tfos_ml_values", "tfos_ml_lengths"
 
 
@@ -209,6 +215,19 @@ class TrainingData:
     def seed(self, stream: str) -> int | None:
         """The seed for the order of a stream's rows; None: the order of the DataFrame."""
         return self._ctx.settings.seed if stream == "train" and self._ctx.settings.shuffle else None
+
+    @property
+    def padding_notice(self) -> str:
+        """A warning about rows most of which is padding, if there are any; judged by the rows of this worker."""
+        store = self.stores["train"]
+        if store.longest is None or not len(store) or any(tensor.ragged for tensor in self._inputs.values()):
+            return ""
+        for column in filter(store.is_ragged, self._schema.of("feature")):
+            longest, mean = max(store.longest[column], default=0), store.mean_length(column)
+            if longest > MOSTLY_PADDING * max(mean, 1.0):
+                name = self._schema.columns[column].column
+                return PADDING.format(column=name, longest=longest, mean=mean, times=longest / max(mean, 1.0))
+        return ""
 
     @property
     def shuffle_notice(self) -> str:

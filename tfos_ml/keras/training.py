@@ -128,8 +128,7 @@ def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: l
     data = TrainingData(ctx, group, model, task.description, task.class_weight)
     build(model, data, task.description.has_call, task.adapted, task.initial_weights)
     _settle_execution(model, group, notices)
-    if group.size > 1:
-        notices += filter(None, [privates.untried(keras.__version__)])
+    notices += filter(None, [data.padding_notice, privates.untried(keras.__version__) if group.size > 1 else None])
     return model, data
 
 

@@ -103,6 +103,12 @@ class RowStore(RowFormat):
                 low, high = min(low, limits["min"].as_py()), max(high, limits["max"].as_py())
         return low, high
 
+    def mean_length(self, column: int) -> float:
+        """The mean length of the arrays in a column; of those of the first batch if rows are on disk."""
+        batches = [self._batches[0]] if self.spilled else list(self._each_batch())
+        lengths = [pc.sum(pc.list_value_length(batch.column(column))).as_py() or 0 for batch in batches]
+        return sum(lengths) / max(1, sum(batch.num_rows for batch in batches))
+
     def _each_batch(self) -> Iterator[pa.RecordBatch]:
         return (self._batches[number] for number in range(len(self._batches)))
 
