@@ -160,10 +160,8 @@ def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> Non
     """Switch off settings that do not work with collective operations."""
     if group.size == 1:
         return
-    if model.jit_compile and not tf.config.list_physical_devices("GPU"):
-        notices.append(
-            "jit_compile=True was switched off: XLA has no collective operations on CPUs, and several workers trained."
-        )
+    if model.jit_compile:  # with GPUs also by Keras's "auto"
+        notices.append("jit_compile=True was switched off: XLA cannot compile what workers exchange within a step.")
         model.jit_compile = False
     if model.run_eagerly:
         notices.append("run_eagerly=True was switched off: several workers trained.")
