@@ -32,6 +32,7 @@ GATHER_GRACE_SECONDS = 10.0  # more than that for the nodes: the driver knows wh
 CONNECT_SECONDS = 3.0  # for a connection to the driver's server
 FIRST_ANSWER_SECONDS = 10.0  # of that server
 ARRIVE_SECONDS = 30.0  # from the first task of a barrier stage to the last: hosts unpack archives, start Python
+HANDSHAKE_SECONDS = 0.05  # more than that for each task: the driver proves its identity to all, on few cores
 PROBE_SECONDS = 20.0  # to look at the executors' Python
 TENSORBOARD_SECONDS = 60.0  # for TensorBoard to start
 NOTICE_SECONDS = 5.0  # of work of a worker after the chief, until the user is told what is waited for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from threading import Condition
 
-from tfos_ml.common.limits import ARRIVE_SECONDS
+from tfos_ml.common.limits import ARRIVE_SECONDS, HANDSHAKE_SECONDS
 from tfos_ml.protocol.control_messages import Arrival, Arrive, Enter, Entered, Gathered, GatherRound
 from tfos_ml.protocol.transport import Service
 
@@ -13,7 +13,7 @@ from tfos_ml.protocol.transport import Service
 class AllGather:
     """The messages of all nodes, round by round; in the first round, each node describes itself. The caller locks.
 
-    It also decides whether the tasks of a barrier stage are connected: all of them arrive within ``ARRIVE_SECONDS``.
+    It also decides whether the tasks of a barrier stage are connected: all of them arrive in time.
     """
 
     def __init__(self, changed: Condition):
@@ -31,7 +31,7 @@ class AllGather:
     def _arrive(self, call: Arrive) -> Arrival:
         now = time.monotonic()
         if self._deadline is None:
-            self._deadline = now + ARRIVE_SECONDS
+            self._deadline = now + ARRIVE_SECONDS + call.size * HANDSHAKE_SECONDS
         self._arrived.add(call.rank)
         if self._is_connected is None and len(self._arrived) == call.size:
             self._is_connected = True
