@@ -9,6 +9,7 @@ import pytest
 from node_tasks import make_task
 
 from tfos_ml import errors
+from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.data import spool
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
@@ -20,25 +21,13 @@ from tfos_ml.protocol.settings import NodeSettings
 ROOM_FOR_TWO = "size=1m,nr_inodes=3"  # the root takes one
 
 
-class OnlyTask:
+class OnlyTask(SparkTask):
     """The task of a node that is alone."""
 
-    rank, host, cpus, gpus = 0, "127.0.0.1", 1, {}
-
-    def is_first(self):
-        return True
-
-    def arrive(self):
-        pass
+    rank, host, cpus, gpus, attempt = 0, "127.0.0.1", 1, {}, 0
 
     def allGather(self, message=""):
         return [message]
-
-    def is_orphan(self):
-        return False
-
-    def report_failure(self, text):
-        return False
 
 
 def make_node():
