@@ -106,6 +106,7 @@ bench: install
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/tfrecord.py
 	$(BIN)/python benchmarks/bounded_memory.py
+	$(BIN)/python benchmarks/size.py
 	$(BIN)/python benchmarks/snapshot.py
 	$(BIN)/python benchmarks/elastic.py
 	$(BIN)/python benchmarks/encryption.py

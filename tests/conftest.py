@@ -21,6 +21,7 @@ import pytest
 from connect_server import ConnectServer
 from jvm_archive import jvm_options
 
+from tfos_ml.common.directories import TemporaryDirectory
 from tfos_ml.inference.tensorflow_import import import_tensorflow_later
 
 HERE = Path(__file__).parent
@@ -144,6 +145,8 @@ def our_files() -> set[str]:
         for place, names, _ in os.walk(spark):  # of which Spark may delete parts meanwhile
             if place.endswith("/tfos_ml-models"):
                 found |= {Path(place, name) for name in names if name.startswith(".partial-")}
+    if any(p.name.startswith("tfos_ml-model-") for p in found):
+        found -= {one.path for one in gc.get_objects() if type(one) is TemporaryDirectory}  # of models in use
     return {str(p) for p in found if not of_another_session(p)}
 
 
@@ -215,7 +218,7 @@ def nothing_left() -> Iterator[None]:
     yield
     left = what_is_left(ports)
     if left:
-        gc.collect()  # a TFModel's extracted copy lives as long as the object
+        gc.collect()  # the files of a TFModel live as long as the object
         # Looked at once more it could be something of other tests, whose process has just ended.
         assert wait_until(lambda: not what_is_left(ports), CLEAN_SECONDS), (left, what_is_left(ports))
     assert wait_until(lambda: not active_jobs(), CLEAN_SECONDS), active_jobs()  # Spark notes their end a moment later

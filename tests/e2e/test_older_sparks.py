@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from tfos_ml import TFModel
-from tfos_ml.common.spark_api import arrow_table, dataframe_of, repartition_by_id, struct_of
+from tfos_ml.common.spark_api import arrow_table, repartition_by_id, struct_of
 from tfos_ml.data.arrow import plain
 from tfos_ml.inference import arrow_udf
 
@@ -155,12 +155,6 @@ def test_rows_become_a_table(spark):
     df = spark.range(0, 100, 1, 3).select("id", F.array(F.lit(BIG), "id").alias("numbers"))
     assert arrow_table(df).to_pylist() == [{"id": i, "numbers": [BIG, i]} for i in range(100)]
     assert arrow_table(df.limit(0)).schema.names == ["id", "numbers"]
-
-
-def test_a_table_becomes_a_dataframe(spark):
-    table = pa.table({"name": ["a", "b"], "content": [b"\0", b""], "number": [1, None]})
-    rows = dataframe_of(spark, table).collect()
-    assert [(row.name, bytes(row.content), row.number) for row in rows] == [("a", b"\0", 1), ("b", b"", None)]
 
 
 @pytest.mark.usefixtures("any_age")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import os
 import signal
 import tarfile
@@ -29,7 +28,6 @@ from tfos_ml.data.arrow import spec_of
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.driver import fit_job
 from tfos_ml.driver.session_facts import SessionFacts
-from tfos_ml.protocol import results
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeTask
@@ -266,8 +264,8 @@ class Run:
 
     def _of_cluster(self) -> tuple[str, dict[str, bytes]]:
         (run_id,) = {report["run_id"] for report in self.result.summary["nodes"]}
-        ((_, archive),) = results.joined(self.result._results, "model")
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        (archive,) = self.result._results.models.values()
+        with tarfile.open(archive.path) as tar:
             return run_id, {m.name: tar.extractfile(m).read() for m in tar if m.isfile()}  # type: ignore[union-attr]
 
 

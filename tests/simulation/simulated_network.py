@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from types import SimpleNamespace
@@ -276,13 +276,10 @@ class _Reader:
             raise StopIteration
         raise self._end
 
-    def read_all(self) -> Any:
-        batches = []
-        try:
-            while True:
-                batches.append(self.read_chunk().data)
-        except StopIteration:
-            return SimpleNamespace(to_batches=lambda: batches)
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    __next__ = read_chunk
 
 
 class _Writer:

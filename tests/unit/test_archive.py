@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tfos_ml.common.local_files import LocalFile
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.archive import Archive, pack
 
@@ -24,7 +25,7 @@ def archive_of(**changes):
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.addfile(member)
-    return Archive(packed.getvalue())
+    return Archive(LocalFile.of(packed.getvalue()))
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def content(directory):
 
 
 def test_all_files_come_out_as_they_were_packed(packed, tmp_path):
-    Archive(packed.read_bytes()).unpack(str(tmp_path / "out"))
+    Archive(LocalFile.of(packed.read_bytes())).unpack(str(tmp_path / "out"))
     assert content(tmp_path / "out") == content(tmp_path / "model")
 
 
@@ -66,7 +67,7 @@ def test_what_no_saved_model_holds_stays_inside(member, tmp_path):
 
 def test_an_archive_that_is_cut_off_is_a_tar_error(packed, tmp_path):
     with pytest.raises(tarfile.TarError):
-        Archive(packed.read_bytes()[:50_000]).unpack(str(tmp_path / "out"))
+        Archive(LocalFile.of(packed.read_bytes()[:50_000])).unpack(str(tmp_path / "out"))
 
 
 UNPACKED_AND_KILLED = """
@@ -94,6 +95,6 @@ def test_what_a_killed_process_has_unpacked_goes_with_the_next(tmp_path, monkeyp
     assert (left / "saved_model.pb").exists()
     mine = Archive.of(model)
     assert (Path(mine.directory) / "saved_model.pb").exists()
-    assert list(temporary.iterdir()) == [Path(mine.directory)]
+    assert set(temporary.iterdir()) == {Path(mine.directory), mine.file.path.parent}
     del mine
     assert list(temporary.iterdir()) == []

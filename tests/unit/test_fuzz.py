@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from tfos_ml import errors
+from tfos_ml.common.local_files import LocalFile
 from tfos_ml.common.version import __version__
 from tfos_ml.data import blocks, order, packed_lists
 from tfos_ml.driver import snapshot
@@ -205,7 +206,7 @@ def tar_of(**files):
 @format_of(tar_of(a=b"1", b=b"22"), tar_of(**{"variables/x": b"3" * 600}), raises=(errors.ModelError, tarfile.TarError))
 def archives_of_models(content):
     with tempfile.TemporaryDirectory() as directory:
-        archive.Archive(content).unpack(directory)
+        archive.Archive(LocalFile.of(content)).unpack(directory)
 
 
 METADATA = {"class": "tfos_ml.stages.tf_model.TFModel", "uid": "TFModel_1", "paramMap": {"batchSize": 3}}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
 import threading
 from collections import deque
 
@@ -11,9 +14,11 @@ import pytest
 from conftest import wait_until
 from test_endpoint import Node
 
+from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo
+from tfos_ml.common.local_files import FileWriter
 from tfos_ml.driver import feeds as driver_feeds
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver.control_server import ControlServer
@@ -28,7 +33,7 @@ from tfos_ml.protocol.control_messages import (
     ReportProgress,
     SendResults,
 )
-from tfos_ml.protocol.failure import NodeFailure
+from tfos_ml.protocol.failure import NodeFailure, find_failure
 from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN
 from tfos_ml.tfcluster.address import ClusterAddress
 
@@ -106,8 +111,8 @@ def serve(impatient):
         return server
 
     yield serve
-    for server in servers:
-        server.close()
+    while servers:  # a server holds the models that came to it
+        servers.pop().close()
 
 
 @pytest.fixture
@@ -305,4 +310,18 @@ def test_results_that_come_twice_count_once_and_those_that_are_not_whole_never(s
         deliver(server, parts)
     deliver(server, parts)
     assert server.nodes.have_results([0], 0)
-    assert list(results.joined(server.nodes.results(), "model")) == [(0, b"abcdef")]
+    assert server.nodes.results().models[0].read() == b"abcdef"
+
+
+def test_a_full_disk_of_the_driver_fails_the_run(serve, monkeypatch):
+    def write(self, part):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(FileWriter, "write", write)
+    server = serve(1)
+    with pytest.raises(pa.ArrowException):
+        deliver(server, [results.row(0, results.MODEL, b"abc")])
+    error = find_failure(server.nodes.failure()).to_error()
+    assert isinstance(error, errors.SpoolFullError)
+    assert f"On the driver, nothing more can be written to {tempfile.gettempdir()}" in str(error)
+    assert "Give TMPDIR another directory" in str(error)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel
+from tfos_ml.common.local_files import LocalFile
 from tfos_ml.errors import ParamError
 from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.saved_model import SIGNATURE_FILE
@@ -88,7 +89,7 @@ def test_a_model_tells_what_it_is():
     assert "exportDir='s3://***@bucket/model'" in repr(TFModel(exportDir="s3://key:word@bucket/model"))
 
     model = TFModel()
-    model._archives[None] = Archive(packed_signature())
+    model._archives[None] = Archive(LocalFile.of(packed_signature()))
     model._summary = TrainingSummary({}, 1500, 0, 0, 12.34, [])
     assert repr(model) == (
         f"TFModel({model.uid}, inputs={{features: float32(batch, 4)}}, outputs={{dense: float32(batch, 3)}}, 10.2 kB, "

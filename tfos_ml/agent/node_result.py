@@ -76,7 +76,7 @@ class NodeResult:
         if self.exported is not None and not staged:
             with room_in(directory):
                 packed, task = archive.pack(self.exported, directory), member.task
-            rows = partial(results.rows_of_file, member.rank, "model", packed)
+            rows = partial(results.rows_of_file, member.rank, results.MODEL, packed)
             if of_task and task.control is not None and packed.stat().st_size > result_upload.LARGE_BYTES:
                 result_upload.deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)
             else:

@@ -60,7 +60,13 @@ class TemporaryDirectory:
         root = Path(tempfile.gettempdir())
         sweep([root])
         self.path = create_owned(kind, root)
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        weakref.finalize(self, _remove, self.path, os.getpid())
+
+
+def _remove(path: Path, owner: int) -> None:
+    """Remove a directory of this process; a fork of its owner leaves it alone."""
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def find(kind: str, root: Path, label: str) -> list[Path]:

@@ -154,20 +154,6 @@ def _as_streams(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["stream"])
 
 
-def dataframe_of(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """A DataFrame of an Arrow table without nested columns."""
-    import pyarrow as pa
-    from pyspark.errors import PySparkTypeError
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    try:
-        return spark.createDataFrame(table)
-    except (PySparkTypeError, TypeError):
-        assert isinstance(table, pa.Table)
-    rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-    return spark.createDataFrame(rows, from_arrow_schema(table.schema))
-
-
 def struct_of(ddl: str) -> StructType:
     """The type that a schema string such as ``"id long, name string"`` names."""
     from pyspark.sql.types import StructType, _parse_datatype_string

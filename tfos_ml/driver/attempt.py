@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.agent.supervisor import run_node
 from tfos_ml.common.limits import LEASE_SECONDS, POLL_SECONDS
+from tfos_ml.common.local_files import LocalFile
+from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
@@ -74,7 +76,7 @@ class RunResult:
 
     reports: list[dict[str, Any]]  # one for each node, by rank
     results: list[bytes]  # of data feeds: one Arrow file for each node that has any
-    model: bytes | None  # the packed SavedModel, unless none was exported or it was published elsewhere
+    model: LocalFile | None  # the packed SavedModel, unless none was exported or it was published elsewhere
     example: bytes | None = None  # a few rows of the features as an Arrow stream, if they were wanted
     template: ClusterTemplate | None = None  # of the attempt that succeeded
     check_seconds: float = 0.0  # before the first attempt
@@ -135,8 +137,8 @@ class Attempt:
             with self._slots, run:
                 began = time.monotonic()
                 job = self._watch(run, df, driver_program)
-                rows = [*run.result(job), *self._driver_results(run)]
-                result = replace(self._read(rows), job_seconds=time.monotonic() - began)
+                found = results.merged([run.result(job), self._driver_results(run)])
+                result = replace(self._read(found), job_seconds=time.monotonic() - began)
                 self._pass_on([one for r in result.reports for one in [*r["metrics"], *r.get("system", ())]])
                 self._publish(result)
             succeeded = True
@@ -169,11 +171,16 @@ class Attempt:
             barrier=self._task.barrier,
             profile=self._profile,
         )
+        rows = nodes.toLocalIterator if is_connect(self._spark) else nodes.collect  # both run one job
+
+        def collect() -> results.Results:
+            return results.received(rows())
+
         if self._task.barrier:
-            job = run.start(nodes.collect)
+            job = run.start(collect)
         else:
             with one_at_a_time:
-                job = run.start(nodes.collect, driver_program)
+                job = run.start(collect, driver_program)
                 run.gather(job, lambda: self._waits_for_slots(job))
         for _ in run.polls(job):
             self._waits_for_slots(job)
@@ -264,7 +271,7 @@ class Attempt:
         if new:
             self._reported(new)
 
-    def _driver_results(self, run: Run) -> list[results.ResultRow]:
+    def _driver_results(self, run: Run) -> results.Results:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""
         assert self._control is not None
         deadline = time.monotonic() + (self._task.lease or LEASE_SECONDS)
@@ -276,9 +283,9 @@ class Attempt:
                 )
         return self._control.nodes.results()
 
-    def _read(self, rows: list[Any]) -> RunResult:
+    def _read(self, found: results.Results) -> RunResult:
         template = self._task.template
-        reports = {rank: decode(dict, payload) for rank, payload in results.joined(rows, "report")}
+        reports = {rank: decode(dict, payload) for rank, payload in results.joined(found.rows, "report")}
         for report in reports.values():
             self._progress.write(report.pop("lines", []))
         if not reports:
@@ -290,12 +297,12 @@ class Attempt:
             raise errors.NodeLostError(f"{len(missing)} of {template.size} nodes did not report: {missing}")
         if self._task.schema.columns and not sum(r["rows"] for r in reports.values()):
             raise errors.EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
-        models, answers, examples = (
-            [payload for _, payload in results.joined(rows, kind)] for kind in ("model", "results", "example")
+        answers, examples = (
+            [payload for _, payload in results.joined(found.rows, kind)] for kind in ("results", "example")
         )
         return RunResult(
             [reports[rank] for rank in sorted(reports)],
             answers,
-            models[0] if models else None,
+            found.model,
             examples[0] if examples else None,
         )

@@ -6,9 +6,11 @@ its task (``TFCluster``) ends when the driver does not answer for the lease.
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +18,9 @@ import pyarrow as pa
 from tfos_ml.agent.progress_link import KEPT_REPORTS
 from tfos_ml.common.limits import LEASE_GRACE_SECONDS, OUTCOME_SECONDS, RECONNECT_SECONDS, UNHEARD_SECONDS
 from tfos_ml.common.session_settings import LEASE
+from tfos_ml.data.spool import NoRoomError, room_in
 from tfos_ml.driver.liveness import Liveness
-from tfos_ml.errors import NodeLostError
+from tfos_ml.errors import NodeLostError, SpoolFullError
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
 from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole
@@ -54,7 +57,7 @@ class Nodes:
         self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
         self._announcements: deque[messages.Announcement] = deque()
         self._announced = 0
-        self._results: dict[int, list[results.ResultRow]] = {}
+        self._results: dict[int, results.Results] = {}
         self._failure: str | None = None
         self._stopping = False
         self._preempted = False
@@ -115,11 +118,18 @@ class Nodes:
 
     def _take_results(self, call: messages.SendResults, reader: Any, writer: Any) -> None:
         """Take the result rows of a node; a repeated upload changes nothing, an incomplete one is refused."""
-        rows = [row for batch in reader.read_all().to_batches() for row in results.read_rows(batch)]
-        if not rows or rows.pop().kind != results.END:
-            raise pa.ArrowInvalid(f"the results of rank {call.rank} ended early, after {len(rows)} rows")
+        try:
+            with room_in(Path(tempfile.gettempdir()), "TMPDIR"):
+                found = results.received(row for chunk in reader for row in results.read_rows(chunk.data))
+        except NoRoomError as error:
+            with self.changed:
+                self._failure = self._failure or Failure(SpoolFullError, f"On the driver, {error}").encode()
+                self.changed.notify_all()
+            raise
+        if not found.rows or found.rows.pop().kind != results.END:
+            raise pa.ArrowInvalid(f"the results of rank {call.rank} ended early, after {len(found.rows)} rows")
         with self.changed:
-            self._results[call.rank] = rows
+            self._results[call.rank] = found
             self.changed.notify_all()
 
     # Their state
@@ -253,10 +263,10 @@ class Nodes:
 
     # The end
 
-    def results(self) -> list[results.ResultRow]:
-        """Result rows of the nodes that are not tasks of a Spark job and have ended well."""
+    def results(self) -> results.Results:
+        """Results that nodes have uploaded; of nodes that are not tasks of a Spark job, all."""
         with self.changed:
-            return [row for rank in sorted(self._results) for row in self._results[rank]]
+            return results.merged(self._results[rank] for rank in sorted(self._results))
 
     def have_results(self, ranks: Iterable[int], timeout: float) -> bool:
         """Whether nodes have uploaded their results; waits until one fails, or for `timeout` seconds."""

@@ -22,8 +22,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
-import io
 import os
 import shutil
 import tarfile
@@ -34,10 +32,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tfos_ml.common.directories import TemporaryDirectory
+    from tfos_ml.common.local_files import LocalFile
     from tfos_ml.protocol.artifacts import Artifact
 
 FOLDER = "tfos_ml-models"
@@ -54,23 +53,24 @@ _one_thread = threading.Lock()
 
 
 class Archive:
-    """A packed SavedModel in memory; copies of a ``TFModel`` share it.
+    """A packed SavedModel in a file, which is deleted with this object; copies of a ``TFModel`` share it.
 
-    `content` is the tar file from :func:`pack`. If the model was fetched, `source` has its URI, and the result of
+    `file` is a tar file as of :func:`pack`. If the model was fetched, `source` has its URI, and the result of
     :func:`tfos_ml.inference.publishing.listing` at that time.
     """
 
-    def __init__(self, content: bytes, source: tuple[str, object] | None = None):
-        self.content = content
+    def __init__(self, file: LocalFile, source: tuple[str, object] | None = None):
+        self.file = file
         self._source = source
 
     @classmethod
-    def of(cls, directory: str | Path) -> Archive:
+    def of(cls, directory: str | Path, source: tuple[str, object] | None = None) -> Archive:
         """Pack the SavedModel in a local directory."""
-        from tfos_ml.common.directories import owned_prefix
+        from tfos_ml.common.local_files import FileWriter
 
-        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as packed:
-            return cls(pack(str(directory), Path(packed)).read_bytes())
+        writer = FileWriter()
+        _write(Path(directory), writer)
+        return cls(writer.finish(), source)
 
     @classmethod
     def fetch(cls, uri: str) -> Archive:
@@ -80,7 +80,7 @@ class Archive:
 
         with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
             listing = publishing.fetch(uri, f"{directory}/saved_model")
-            return cls(cls.of(f"{directory}/saved_model").content, (uri, listing))
+            return cls.of(f"{directory}/saved_model", (uri, listing))
 
     @property
     def is_fetched(self) -> bool:
@@ -92,11 +92,6 @@ class Archive:
         from tfos_ml.inference import publishing
 
         return self._source is None or publishing.listing(self._source[0]) == self._source[1]
-
-    @cached_property
-    def digest(self) -> str:
-        """Hash of the content; the name of the model on executors."""
-        return hashlib.sha256(self.content).hexdigest()
 
     def member(self, name: str) -> bytes | None:
         """The content of a small file in the directory of the SavedModel; None if it does not exist."""
@@ -125,7 +120,7 @@ class Archive:
         return directory
 
     def _open(self) -> tarfile.TarFile:
-        return tarfile.open(fileobj=io.BytesIO(self.content), mode="r:")
+        return tarfile.open(self.file.path, mode="r:")
 
 
 def pack(directory: str, destination: Path) -> Path:
@@ -134,10 +129,15 @@ def pack(directory: str, destination: Path) -> Path:
     The same content always makes the same bytes, because models are identified by the hash of this file.
     """
     archive = Path(destination) / "saved_model.tar"
-    with tarfile.open(archive, "w", dereference=True) as tar:
-        for path in sorted(Path(directory).rglob("*")):
-            tar.add(path, path.relative_to(directory), recursive=False, filter=_content_only)
+    with open(archive, "wb") as file:
+        _write(Path(directory), file)
     return archive
+
+
+def _write(directory: Path, file: Any) -> None:
+    with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:
+        for path in sorted(directory.rglob("*")):
+            tar.add(path, path.relative_to(directory), recursive=False, filter=_content_only)
 
 
 def _content_only(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -188,9 +188,7 @@ def load_model(model_uri: str, dst_path: str | None = None) -> TFModel:
             )
         data = path / flavors[FLAVOR_NAME]["data"]
         metadata = json.loads((data / STAGE_FILE).read_text())
-        model: TFModel = restore(
-            TFModel, metadata, {MODEL_FILE: Archive.of(data / pyfunc.SAVED_MODEL).content}, model_uri
-        )
+        model: TFModel = restore(TFModel, metadata, {MODEL_FILE: Archive.of(data / pyfunc.SAVED_MODEL).file}, model_uri)
         return model
 
 

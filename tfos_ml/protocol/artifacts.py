@@ -1,4 +1,4 @@
-"""Sends bytes from the driver to the executors, without a shared filesystem.
+"""Sends bytes and files from the driver to the executors, without a shared filesystem.
 
 Small ones are part of the task; large ones are Spark artifacts, named by the hash of their content, because Spark
 cannot replace an artifact. Spark deletes them with the session. Streaming queries of Spark Connect run in a session of
@@ -11,6 +11,7 @@ import hashlib
 import os
 import tempfile
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from pyarrow import fs
 
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.filesystems import open_uri
+from tfos_ml.common.local_files import Content, LocalFile, file_of, parts_of
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.common.session_settings import SHARED_DIR
 from tfos_ml.common.sessions import is_connect
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 256 << 10
 QUERY_BYTES = 64 << 20  # at most so much is part of a query's tasks; Spark Connect allows 128 MiB
-_PART_BYTES = 1 << 20
+_PREFIX = "tfos_ml-"
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Artifact:
         """The content; on an executor."""
         return self.inline if self.inline is not None else self.path().read_bytes()
 
+    def parts(self) -> Iterator[bytes]:
+        """The content in order, a part at a time; on an executor."""
+        return parts_of(self.path() if self.inline is None else self.inline)
+
     def path(self) -> Path:
         """The file on this executor: delivered by Spark, or else written to the place where Spark would put it."""
         from pyspark import SparkFiles
@@ -58,53 +64,52 @@ class Artifact:
         return path
 
 
-def publish(
-    spark: SparkSession, data: bytes, *, inline_up_to: int = INLINE_BYTES, digest: str | None = None
-) -> Artifact:
-    """Make bytes, whose hash may be known, available to all executors of a session, classic or Connect."""
-    name = f"tfos_ml-{digest or hashlib.sha256(data).hexdigest()}"
-    if len(data) <= inline_up_to:
-        return Artifact(name, data)
+def publish(spark: SparkSession, content: Content) -> Artifact:
+    """Make bytes or a file available to all executors of a session, classic or Connect."""
+    if isinstance(content, bytes) and len(content) <= INLINE_BYTES:
+        return Artifact(f"{_PREFIX}{hashlib.sha256(content).hexdigest()}", content)
+    file = file_of(content)
+    name = f"{_PREFIX}{file.digest}"
     if is_connect(spark):
         with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
-            _add(spark, Path(directory) / name, data)
-    else:
+            _add(spark, Path(directory) / name, file)
+    elif not any(uri.endswith(f"/{name}") for uri in spark.sparkContext.listFiles):  # Spark would warn of it
         # Executors fetch from where the file lies, so it has to stay: Spark's own temporary directory.
-        _add(spark, Path(spark.sparkContext._temp_dir) / name, data)
+        _add(spark, Path(spark.sparkContext._temp_dir) / name, file)
     return Artifact(name)
 
 
-def publish_for(df: DataFrame, data: bytes, digest: str) -> Artifact:
-    """Make bytes, whose hash is known, available to the tasks that compute a DataFrame.
+def publish_for(df: DataFrame, file: LocalFile) -> Artifact:
+    """Make a file available to the tasks that compute a DataFrame.
 
     Raises ``ClusterConfigError`` if that needs ``spark.tfos_ml.sharedDir`` and it is not set, ``DestinationError`` if
     nothing can be written there.
     """
     spark = df.sparkSession
     if not (is_connect(spark) and df.isStreaming):
-        return publish(spark, data, inline_up_to=0, digest=digest)
-    if len(data) <= QUERY_BYTES:
-        return publish(spark, data, inline_up_to=QUERY_BYTES, digest=digest)
+        return publish(spark, file)
+    if file.size <= QUERY_BYTES:
+        return Artifact(f"{_PREFIX}{file.digest}", file.read())
     directory = SHARED_DIR.of(spark)
     if not directory:
         raise ClusterConfigError(
-            f"The model has {len(data) >> 20} MiB. A streaming query of Spark Connect has no files of its session, and "
+            f"The model has {file.size >> 20} MiB. A streaming query of Spark Connect has no files of its session, and "
             f"its tasks can carry models of at most {QUERY_BYTES >> 20} MiB. Set {SHARED_DIR} to a directory or URI "
             "that this client and all executors can reach: the model is written there, under the hash of its content."
         )
-    return _share(directory, data, f"tfos_ml-{digest}")
+    return _share(directory, file)
 
 
-def _share(directory: str, data: bytes, name: str) -> Artifact:
+def _share(directory: str, file: LocalFile) -> Artifact:
     """Write a file into a directory that executors reach, unless it is there."""
+    name = f"{_PREFIX}{file.digest}"
     uri = f"{directory.rstrip('/')}/{name}"
     try:
         filesystem, path = open_uri(uri)
-        if filesystem.get_file_info(path).size != len(data):
+        if filesystem.get_file_info(path).size != file.size:
             partial = f"{path}.partial-{uuid.uuid4().hex[:12]}"
             filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-            with filesystem.open_output_stream(partial) as stream:
-                stream.write(data)
+            fs.copy_files(str(file.path), partial, fs.LocalFileSystem(), filesystem)
             filesystem.move(partial, path)
     except (pa.ArrowException, OSError) as error:
         why = redact(error, secrets=secrets_of_uri(uri))
@@ -124,11 +129,10 @@ def _fetch(uri: str, path: Path) -> None:
         copy = os.path.join(directory, path.name)
         fs.copy_files(source, copy, filesystem, fs.LocalFileSystem())
         digest = hashlib.sha256()
-        with open(copy, "rb") as file:
-            while part := file.read(_PART_BYTES):
-                digest.update(part)
+        for part in parts_of(Path(copy)):
+            digest.update(part)
         found = digest.hexdigest()
-        if path.name != f"tfos_ml-{found}":
+        if path.name != f"{_PREFIX}{found}":
             raise ModelError(
                 f"{redact(uri)} has another content than was written there (SHA-256 {found}). Delete it, and let "
                 f"nobody else write to {SHARED_DIR}."
@@ -136,15 +140,9 @@ def _fetch(uri: str, path: Path) -> None:
         os.replace(copy, path)
 
 
-def _add(spark: SparkSession, path: Path, data: bytes) -> None:
-    if _is_added(spark, path.name):  # Spark would warn of it
-        return
-    _write(path, data)
+def _add(spark: SparkSession, path: Path, file: LocalFile) -> None:
+    file.link(path)
     add_file(spark, str(path))
-
-
-def _is_added(spark: SparkSession, name: str) -> bool:
-    return not is_connect(spark) and any(uri.endswith(f"/{name}") for uri in spark.sparkContext.listFiles)
 
 
 def _write(path: Path, data: bytes) -> None:

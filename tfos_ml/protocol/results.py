@@ -7,14 +7,19 @@ Connect's limit of 4 MiB for an Arrow batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tfos_ml.common.local_files import FileWriter, LocalFile
+
 RESULT_SCHEMA = "rank int, kind string, payload binary"
 ARROW_SCHEMA = pa.schema([("rank", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())])
 PAYLOAD_BYTES = 1 << 20
+MODEL = "model"
+"""Kind of the rows with parts of a packed SavedModel."""
 END = "end"
 """Kind of the last row of a delivery that is whole, where no Spark job proves that."""
 
@@ -42,6 +47,41 @@ def rows_of_file(rank: int, kind: str, path: str | Path) -> Iterator[pa.RecordBa
     with open(path, "rb") as file:
         while part := file.read(PAYLOAD_BYTES):
             yield row(rank, kind, part)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What nodes have brought home: models in files, all else in rows."""
+
+    rows: list[Any] = field(default_factory=list)
+    models: dict[int, LocalFile] = field(default_factory=dict)  # packed SavedModels, by rank
+
+    @property
+    def model(self) -> LocalFile | None:
+        """The model of the lowest rank that has any."""
+        return self.models[min(self.models)] if self.models else None
+
+
+def received(rows: Iterable[Any]) -> Results:
+    """Result rows as they arrive; parts of models are written to files at once."""
+    others, writers = [], {}
+    for row in rows:
+        if row.kind != MODEL:
+            others.append(row)
+            continue
+        if row.rank not in writers:
+            writers[row.rank] = FileWriter()
+        writers[row.rank].write(row.payload)
+    return Results(others, {rank: writer.finish() for rank, writer in writers.items()})
+
+
+def merged(parts: Iterable[Results]) -> Results:
+    """The results of different nodes together."""
+    together = Results()
+    for part in parts:
+        together.rows.extend(part.rows)
+        together.models.update(part.models)
+    return together
 
 
 def joined(rows: Iterable[Any], kind: str) -> Iterator[tuple[int, bytes]]:

@@ -30,7 +30,6 @@ from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.session_facts import SessionFacts, node_settings
 from tfos_ml.driver.snapshot import WrittenSnapshot, delete_snapshot
-from tfos_ml.inference.archive import Archive
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
@@ -265,10 +264,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         model = self._with_params(TFModel._from_run(result, self._label_names(given)))
         tell_skipped(model.summary)
         return model
-
-    def _model_of(self, archive: bytes, given: StructType) -> TFModel:
-        """A model whose SavedModel was packed in training."""
-        return self._with_params(TFModel._of(self._label_names(given), Archive(archive), self._get("exportDir")))
 
     def _with_params(self, model: TFModel) -> TFModel:
         model._resetUid(self.uid)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
+from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.resources import make_profile
@@ -55,7 +56,7 @@ class KeptEstimator:
     It has pickled functions and arguments, which are not unpickled before :meth:`restored` is called.
     """
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, Content]
     described: Mapping[str, Any] | None = None  # None: as in the files, which lack what may be secrets
 
     @classmethod
@@ -67,14 +68,14 @@ class KeptEstimator:
                 kept.clear(param)
         return cls({f"{_FOLDER}{name}": content for name, content in kept._files().items()}, describe(kept))
 
-    def to_files(self) -> dict[str, bytes]:
+    def to_files(self) -> dict[str, Content]:
         """The files of a stage that keeps it."""
         if self.described is None:
             return dict(self.files)
         return {**self.files, _DESCRIBED: pack_program("modelArgs", None, without_secrets(self.described), {})}
 
     @classmethod
-    def read(cls, files: Mapping[str, bytes]) -> KeptEstimator | None:
+    def read(cls, files: Mapping[str, Content]) -> KeptEstimator | None:
         """What a stage has kept, if it has."""
         own = {name: content for name, content in files.items() if name.startswith(_FOLDER)}
         return cls(own) if own else None
@@ -86,7 +87,7 @@ class KeptEstimator:
         unknown = sorted(set(given) - set(PARAMS))
         if unknown:
             raise errors.ParamError(f"evaluate does not take {unknown}. It takes {', '.join(PARAMS)}.")
-        described = self.described or unpack_program(self.files[_DESCRIBED])
+        described = self.described or unpack_program(bytes_of(self.files[_DESCRIBED]))
         files = {name.removeprefix(_FOLDER): content for name, content in self.files.items()}
         estimator: KerasEstimator = restore(KerasEstimator, dict(described), files, "This TFModel")
         for name in PARAMS:

@@ -14,6 +14,7 @@ from tfos_ml import errors
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.common.session_settings import IDLE
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
@@ -346,18 +347,19 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         named = {f"callbacks[{i}]": callback for i, callback in enumerate(self._callbacks)}
         return {**named, "customObjects": self._custom_objects, "modelArgs": self._get("modelArgs")}
 
-    def _files(self) -> dict[str, bytes]:
+    def _files(self) -> dict[str, Content]:
         source = self._source or ModelSource()
         state = source.unsaved, source.trainable, self._keras_config(source)
         parts = (source.function, self._callbacks, self._objects(source), state)
-        files = {PROGRAM_FILE: pack_program("The model", source.function, parts, self._named_parts())}
-        return files if source.archive is None else {**files, _MODEL_FILE: source.archive}
+        program = pack_program("The model", source.function, parts, self._named_parts())
+        return {PROGRAM_FILE: program, **({} if source.archive is None else {_MODEL_FILE: source.archive})}
 
-    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        function, self._callbacks, self._custom_objects, state = unpack_program(files[PROGRAM_FILE])
+    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
+        function, self._callbacks, self._custom_objects, state = unpack_program(bytes_of(files[PROGRAM_FILE]))
         unsaved, trainable, self._saved_config = state
-        if function is not None or _MODEL_FILE in files:
-            self._source = ModelSource(files.get(_MODEL_FILE), function, unsaved=unsaved, trainable=trainable)
+        archive = bytes_of(files[_MODEL_FILE]) if _MODEL_FILE in files else None
+        if function is not None or archive is not None:
+            self._source = ModelSource(archive, function, unsaved=unsaved, trainable=trainable)
 
     def _prediction_spec(self, description: ModelDescription) -> PredictionSpec:
         if description.has_predict_step:

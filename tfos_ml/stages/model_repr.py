@@ -22,7 +22,7 @@ def model_repr(model: TFModel) -> str:
         if signature:
             parts.append(f"inputs={saved_model.shown_tensors(signature.inputs)}")
             parts.append(f"outputs={saved_model.shown_tensors(signature.outputs)}")
-        parts.append(_size(len(archive.content)))
+        parts.append(_size(archive.file.size))
     elif uri is None:
         parts.append("no SavedModel")
     if model.hasSummary:

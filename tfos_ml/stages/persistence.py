@@ -1,9 +1,10 @@
 """Saving and loading of stages, alone or inside pipelines and tuned models.
 
 A saved stage is a directory on any filesystem that Spark can write to. It contains ``metadata``, the Params in the JSON
-of Spark ML, and ``data``, the files of the stage in one Parquet table. With a classic session, the table is copied from
-and to a local file, which takes no memory of Spark's driver, and the stage is written to a temporary directory and then
-renamed. Spark Connect has no access to the filesystem: there Spark writes the table, and ``metadata`` is written last.
+of Spark ML, and ``data``, the files of the stage in one Parquet table, with a row for each MiB. Large files are copied
+from file to file. With a classic session, the table is copied from and to a local file, which takes no memory of
+Spark's driver, and the stage is written to a temporary directory and then renamed. Spark Connect has no access to the
+filesystem: there a task writes the table from artifacts of the session, and ``metadata`` is written last.
 
 Functions, callbacks and custom objects are pickled: loading a stage runs code that its writer has put into it. Load
 only stages that you trust.
@@ -17,33 +18,40 @@ import re
 import tempfile
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import count
+from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as F
 
 from tfos_ml.common.directories import owned_prefix
+from tfos_ml.common.local_files import Content, FileWriter, parts_of
 from tfos_ml.common.redact import redact, without_credentials
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.common.spark_api import dataframe_of, reader_context
-from tfos_ml.errors import ClusterConfigError, DestinationError, ModelError, TfosMlError
+from tfos_ml.common.spark_api import map_in_arrow, reader_context
+from tfos_ml.errors import DestinationError, ModelError, TfosMlError
+from tfos_ml.protocol.artifacts import Artifact, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PART_BYTES = 1 << 20
-ROW_GROUP_PARTS = 16
+RESULT_PARTS = 128  # of each file, in one result of Spark
 _VERSION = "tfosMlVersion"
 _SECRET, _UNSAVED = "nodeEnv", "nodeEnvNames"  # all its values may be secrets
 _CHANGED = "withoutCredentials"  # names of Params whose URIs had users, passwords or secret parameters
 _MARK = "save.id"  # on Spark Connect, in the data of each save
-_LIMITS = {"spark.driver.maxResultSize": "1g", "spark.rpc.message.maxSize": "128"}
+_SCHEMA = pa.schema([("name", pa.string()), ("part", pa.int32()), ("content", pa.binary())])
+_DDL = "name string, part int, content binary"
+Row: TypeAlias = tuple[str, int, bytes]
+"""Name of a file, number of a part, content of the part."""
 _NO_FILESYSTEM = re.compile(r"ClassNotFoundException: .*|No FileSystem for scheme .*")
 _ADVICE = (
     "{path} cannot be opened: Spark saves and loads stages, and its JVM has no filesystem for it ({problem}). "
@@ -66,7 +74,7 @@ class Saveable(MLReadable[Any], MLWritable):
         """A reader: ``cls.read().load(path)``."""
         return StageReader(cls)
 
-    def _files(self) -> dict[str, bytes]:
+    def _files(self) -> Mapping[str, Content]:
         """Content beside the Params, by name."""
         return {}
 
@@ -74,7 +82,7 @@ class Saveable(MLReadable[Any], MLWritable):
         """Entries for the metadata; JSON-serializable."""
         return {}
 
-    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
         """Restore the results of :meth:`_files` and :meth:`_facts`."""
 
 
@@ -88,8 +96,7 @@ class StageWriter(MLWriter):
     def save(self, path: str) -> None:
         """Save the stage.
 
-        Raises ``DestinationError`` if `path` exists and ``overwrite()`` was not called, and ``ClusterConfigError`` if
-        the stage is larger than a setting of Spark allows.
+        Raises ``DestinationError`` if `path` exists and ``overwrite()`` was not called.
         """
         if is_connect(self.sparkSession):
             self._write_by_spark(path)
@@ -99,7 +106,8 @@ class StageWriter(MLWriter):
             raise DestinationError(_EXISTS.format(path))
         aside = f"{path.rstrip('/')}.{uuid.uuid4().hex[:12]}"
         try:
-            files.write_table(_table(self._stage._files()), f"{aside}.new/data")
+            contents = self._stage._files().items()
+            files.write_table(_batches({name: parts_of(content) for name, content in contents}), f"{aside}.new/data")
             self._write_parts(f"{aside}.new")
             self._write_metadata(f"{aside}.new", "error")
             files.replace(path, f"{aside}.new", f"{aside}.old")
@@ -107,11 +115,11 @@ class StageWriter(MLWriter):
             files.delete(f"{aside}.new")
 
     def _write_by_spark(self, path: str) -> None:
-        """Write with Spark; this process cannot see what is at the path."""
-        mark = uuid.uuid4().hex.encode()
-        with _within_limits(self.sparkSession, f"Saving {self._stage.uid}"):
-            rows = dataframe_of(self.sparkSession, _table({_MARK: mark, **self._stage._files()}))
-            rows.coalesce(1).write.mode("overwrite" if self.shouldOverwrite else "ignore").parquet(f"{path}/data")
+        """Write with Spark, in one task that gets the files; this process cannot see what is at the path."""
+        spark, mark = self.sparkSession, uuid.uuid4().hex.encode()
+        files = {name: publish(spark, content) for name, content in {_MARK: mark, **self._stage._files()}.items()}
+        rows = map_in_arrow(spark.range(0, 1, 1, 1), partial(_published, files), _DDL)
+        rows.write.mode("overwrite" if self.shouldOverwrite else "ignore").parquet(f"{path}/data")
         if not self.shouldOverwrite and _mark_at(self.sparkSession, path) != mark:
             raise DestinationError(_EXISTS.format(path))
         self._write_parts(path)
@@ -146,8 +154,7 @@ class StageReader(MLReader[Any]):
     def load(self, path: str) -> Any:
         """The stage that was saved at `path`.
 
-        Raises ``ClusterConfigError`` if it is larger than a setting of Spark allows, and ``ModelError`` if it is
-        damaged, or a stage of another class.
+        Raises ``ModelError`` if it is damaged, or a stage of another class.
         """
         spark = self.sparkSession
         if not is_connect(spark):
@@ -173,21 +180,44 @@ def whole(cls: type, path: str) -> Iterator[None]:
         ) from error
 
 
-def _read(spark: SparkSession, path: str) -> dict[str, bytes]:
+def _read(spark: SparkSession, path: str) -> dict[str, Content]:
     """The files of a stage."""
-    if not is_connect(spark):
-        return _joined(_HadoopFiles(spark, path).read_table(f"{path}/data"))
-    with _within_limits(spark, f"Loading {path}"):  # part after part, so that not all of them need fit a Spark result
-        rows = spark.read.parquet(f"{path}/data").toLocalIterator()
-        return _joined((row.name, row.part, row.content) for row in rows)
+    if is_connect(spark):
+        return _joined(_rows_by_spark(spark, f"{path}/data"))
+    return _joined(_HadoopFiles(spark, path).read_table(f"{path}/data"))
 
 
-def _joined(parts: Iterable[tuple[str, int, bytes]]) -> dict[str, bytes]:
-    files: dict[str, dict[int, bytes]] = {}
-    for name, part, content in parts:
-        files.setdefault(name, {})[part] = bytes(content)
+def _rows_by_spark(spark: SparkSession, path: str) -> Iterator[Row]:
+    """The rows of a table, in results of limited size: Spark's driver holds each of them whole."""
+    table = spark.read.parquet(path)
+    for start in count(0, RESULT_PARTS):
+        parts = table.where(F.col("part").between(start, start + RESULT_PARTS - 1)).coalesce(1)
+        number = 0
+        for row in parts.sortWithinPartitions("part").toLocalIterator():
+            number += 1
+            yield row.name, row.part, bytes(row.content)
+        if number < RESULT_PARTS:  # no file has more parts
+            return
+
+
+def _joined(rows: Iterable[Row]) -> dict[str, Content]:
+    """The files whose parts are in rows, in order; those of several parts on this host's disk."""
+    files: dict[str, bytes] = {}
+    writers: dict[str, FileWriter] = {}
+    parts: Counter[str] = Counter()
+    for name, part, content in rows:
+        if part != parts[name]:
+            raise LookupError(f"{name} has part {part} in place of part {parts[name]}")
+        parts[name] += 1
+        if part == 0:
+            files[name] = content
+            continue
+        if part == 1:
+            writers[name] = FileWriter()
+            writers[name].write(files.pop(name))
+        writers[name].write(content)
     files.pop(_MARK, None)
-    return {name: b"".join(found[number] for number in sorted(found)) for name, found in files.items()}
+    return {**files, **{name: writer.finish() for name, writer in writers.items()}}
 
 
 def _mark_at(spark: SparkSession, path: str) -> bytes | None:
@@ -200,23 +230,6 @@ def _mark_at(spark: SparkSession, path: str) -> bytes | None:
     except AnalysisException:  # data of another kind of stage
         return None
     return None if row is None else bytes(row.content)
-
-
-@contextlib.contextmanager
-def _within_limits(spark: SparkSession, what: str) -> Iterator[None]:
-    """Raise ``ClusterConfigError`` if the files of a stage exceed a limit of Spark."""
-    try:
-        yield
-    except Exception as error:
-        text = str(error)
-        for setting, default in _LIMITS.items():
-            if setting in text:
-                reason = next(line for line in text.splitlines() if setting in line).strip()
-                raise ClusterConfigError(
-                    f"{what} takes more than {setting}={spark.conf.get(setting, default)} allows: {reason}. Set "
-                    f"{setting} to more when the session is built."
-                ) from error
-        raise
 
 
 def describe(stage: Any) -> dict[str, Any]:
@@ -246,7 +259,7 @@ def _without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return saved, {_UNSAVED: sorted(params.get(_SECRET, ())), _CHANGED: changed}
 
 
-def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: str) -> Any:
+def restore(cls: type, metadata: dict[str, Any], files: Mapping[str, Content], path: str) -> Any:
     """A stage of a class, with the saved Params that it still has; a warning names `path` and the others."""
     from tfos_ml.common.version import __version__
 
@@ -281,21 +294,16 @@ def restore(cls: type, metadata: dict[str, Any], files: dict[str, bytes], path: 
     return stage
 
 
-def _table(files: dict[str, bytes]) -> pa.Table:
-    """Files as rows, in parts."""
-    rows = list(_parts(files))
-    columns = {
-        "name": pa.array([name for name, _, _ in rows], pa.string()),
-        "part": pa.array([part for _, part, _ in rows], pa.int32()),
-        "content": pa.array([content for _, _, content in rows], pa.binary()),
-    }
-    return pa.table(columns)
+def _batches(files: Mapping[str, Iterable[bytes]]) -> Iterator[pa.RecordBatch]:
+    """Files, each given as its parts, as rows: a batch for each part."""
+    for name, parts in files.items():
+        for number, part in enumerate(parts):
+            yield pa.record_batch([[name], [number], [part]], schema=_SCHEMA)
 
 
-def _parts(files: dict[str, bytes]) -> Iterator[tuple[str, int, bytes]]:
-    for name, content in files.items():
-        for part, start in enumerate(range(0, max(1, len(content)), PART_BYTES)):
-            yield name, part, content[start : start + PART_BYTES]
+def _published(files: Mapping[str, Artifact], _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Published files as rows; runs on an executor."""
+    return _batches({name: artifact.parts() for name, artifact in files.items()})
 
 
 class _HadoopFiles:
@@ -318,22 +326,26 @@ class _HadoopFiles:
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)
 
-    def write_table(self, table: pa.Table, path: str) -> None:
-        """Write a Parquet table of one file."""
+    def write_table(self, batches: Iterable[pa.RecordBatch], path: str) -> None:
+        """Write a Parquet table of one file, a row group at a time."""
         with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
             local = os.path.join(directory, "part-00000.parquet")
-            pq.write_table(table, local, row_group_size=ROW_GROUP_PARTS, compression="snappy")
+            with pq.ParquetWriter(local, _SCHEMA, compression="snappy", use_dictionary=False) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
             self._fs.mkdirs(self._path(path))
             self._fs.copyFromLocalFile(self._path(f"file://{local}"), self._path(path))
 
-    def read_table(self, path: str) -> Iterator[tuple[str, int, bytes]]:
-        """The rows of a Parquet table, a part at a time."""
+    def read_table(self, path: str) -> Iterator[Row]:
+        """The rows of a Parquet table, a row group at a time."""
         with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
             local = os.path.join(directory, "data")
             self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{local}"), True)
-            for batch in ds.dataset(local, format="parquet").to_batches(batch_size=ROW_GROUP_PARTS):
-                columns = (batch.column(name).to_pylist() for name in ("name", "part", "content"))
-                yield from zip(*columns, strict=True)
+            for part in sorted(Path(local).glob("*.parquet")):
+                file = pq.ParquetFile(part)
+                for group in range(file.num_row_groups):  # iter_batches would keep all that it has read
+                    rows = file.read_row_group(group)
+                    yield from zip(*(rows.column(name).to_pylist() for name in _SCHEMA.names), strict=True)
 
     def replace(self, path: str, new: str, old: str) -> None:
         """Move `new` to `path`; what was there is kept as `old` until that is done."""

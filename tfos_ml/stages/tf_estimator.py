@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.common.arguments import check_call
+from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.data import schema
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import ClusterEstimator
@@ -103,8 +104,8 @@ class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
     def _files(self) -> dict[str, bytes]:
         return {PROGRAM_FILE: self._pack((self._train_fn, self._tf_args))}
 
-    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        self._train_fn, self._tf_args = unpack_program(files[PROGRAM_FILE])
+    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
+        self._train_fn, self._tf_args = unpack_program(bytes_of(files[PROGRAM_FILE]))
 
     def _merged_args(self) -> TrainArgs:
         """Params set explicitly over tfArgs, and tfArgs over defaults of Params."""

@@ -18,6 +18,7 @@ from tfos_ml.agent.scorer import make_udf_function
 from tfos_ml.common.arguments import check_dataframe, check_rows
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.interpreter import use_own_python
+from tfos_ml.common.local_files import Content, bytes_of, file_of
 from tfos_ml.common.redact import redact
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.data import schema
@@ -135,10 +136,10 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         if self._get("handleInvalid") == "skip":
             dataset = dataset.where(schema.no_nulls(dataset, inputs) & schema.all_finite(dataset, inputs))
         bindings = [InputBinding(s.column, s.name, signature.inputs[s.name]) for s in inputs]
-        model = publish_for(dataset, archive.content, archive.digest)
+        model = publish_for(dataset, archive.file)
         scoring = self._scoring(model, signature, bindings, outputs)
         columns = [schema.spark_column(spec, dataset) for spec in inputs]
-        process = scoring_process(dataset.sparkSession, len(archive.content))
+        process = scoring_process(dataset.sparkSession, archive.file.size)
         return outputs.append(dataset, make_udf_function(scoring, process), columns)
 
     def _scoring(
@@ -310,8 +311,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         listening().evaluated(self, dataset, metrics)
         return metrics
 
-    def _files(self) -> dict[str, bytes]:
-        files = {MODEL_FILE: self._packed().content} if self._archives or self._get("exportDir") is not None else {}
+    def _files(self) -> dict[str, Content]:
+        files = {MODEL_FILE: self._packed().file} if self._archives or self._get("exportDir") is not None else {}
         kept = {} if self._kept is None else self._kept.to_files()
         return {**files, **kept, **{f"{_RESULTS}{i:06d}": answers for i, answers in enumerate(self._results)}}
 
@@ -319,10 +320,10 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         summary = None if self._summary is None else dataclasses.asdict(self._summary)
         return {"summary": summary, "labels": self._labels}
 
-    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
         if MODEL_FILE in files:
-            self._archives[self._get("exportDir")] = Archive(files[MODEL_FILE])
-        self._results = [files[name] for name in sorted(files) if name.startswith(_RESULTS)]
+            self._archives[self._get("exportDir")] = Archive(file_of(files[MODEL_FILE]))
+        self._results = [bytes_of(files[name]) for name in sorted(files) if name.startswith(_RESULTS)]
         saved = facts.get("summary")
         self._summary = None if saved is None else TrainingSummary._from_json(saved)
         self._labels = tuple(facts.get("labels", ()))
@@ -357,10 +358,8 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         archive, signature, bindings, outputs = self._unbound()
         if outputs.prediction_spec is not None:
             outputs = dataclasses.replace(outputs, types={udf.PREDICTION: outputs.types[udf.PREDICTION]})
-        scoring = self._scoring(
-            publish(spark, archive.content, inline_up_to=0, digest=archive.digest), signature, bindings, outputs
-        )
-        function = make_udf_function(scoring, scoring_process(spark, len(archive.content)))
+        scoring = self._scoring(publish(spark, archive.file), signature, bindings, outputs)
+        function = make_udf_function(scoring, scoring_process(spark, archive.file.size))
         integers = ["int" in binding.tensor.dtype for binding in bindings]
         return arrow_udf.register(spark, name, function, outputs.result_type(), integers)
 

@@ -108,7 +108,7 @@ class TFCluster:
         self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
         self._closed = False
         self._refuses_batches = False
-        self._results: list[results.ResultRow] = []
+        self._results = results.Results()
 
     @classmethod
     @concise
@@ -441,7 +441,7 @@ class TFCluster:
                 raise unseen from error  # Spark's error of the stream only has its text
             raise
         self._results = self.server.nodes.results()
-        reports = [decode(dict, payload) for _, payload in results.joined(self._results, "report")]
+        reports = [decode(dict, payload) for _, payload in results.joined(self._results.rows, "report")]
         self.summary = {"nodes": reports, "rows": sum(r["rows"] for r in reports)}
         self._close()
         warn_of_ended(reports)
@@ -456,8 +456,7 @@ class TFCluster:
     @property
     def model(self) -> TFModel:
         """The model that the chief exported with ``ctx.export_saved_model``; available after :meth:`shutdown`."""
-        models = [payload for _, payload in results.joined(self._results, "model")]
-        return TFModel._from_run(RunResult(self.summary["nodes"], [], models[0] if models else None), [])
+        return TFModel._from_run(RunResult(self.summary["nodes"], [], self._results.model), [])
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from pyspark.ml.util import DefaultParamsReader
 from tfos_ml import errors
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.extras import needed_by
+from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.common.spark_api import reader_context
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
@@ -26,6 +27,8 @@ from tfos_ml.tuning.study import open_study, table_of, take_up, tree_sampler
 from tfos_ml.tuning.trials import Objective, Trials
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.ml.param import Param
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -288,8 +291,8 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
         function = rest["space"] if callable(rest["space"]) else None
         return {PROGRAM_FILE: pack_program("The space", function, rest, rest)}
 
-    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
-        self._objects.update(unpack_program(files[PROGRAM_FILE]))
+    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
+        self._objects.update(unpack_program(bytes_of(files[PROGRAM_FILE])))
 
 
 def _check_outcome(study: Any, failures: dict[int, Exception]) -> None:
@@ -357,5 +360,5 @@ class OptunaSearchModel(Model, _Nested):
     def _facts(self) -> dict[str, Any]:
         return {**super()._facts(), "study": self.study, "trials": self.trials}
 
-    def _restore(self, files: dict[str, bytes], facts: dict[str, Any]) -> None:
+    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
         self.study, self.trials = facts["study"], facts["trials"]
