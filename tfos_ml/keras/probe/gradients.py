@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from tfos_ml.data.schema import Array
 
+BLOCK = 1 << 20  # numbers that are compared at a time: what is computed of them takes ten times their memory
+
 
 @dataclass(frozen=True)
 class Gradients:
@@ -50,12 +52,21 @@ def compare(names: Sequence[str], parts: Sequence[Sequence[Any]], weights: tuple
             entries = [np.asarray(gradient.indices) for gradient in gradients]
             is_same = all(np.array_equal(entries[0], other) for other in entries[1:])
             slices[i] = name, is_same, [len(indices) for indices in entries]
-        whole, first, second = (np.asarray(tf.convert_to_tensor(g), np.float64) for g in gradients)
-        squares += [np.square(part).sum() for part in (whole, first, second)]
-        marks.append(_marks(whole))
-        scale = max(float(np.abs(whole).max(initial=0.0)), 1e-3 * largest) + 1e-12
-        off = {"mean": weights[0] * first + weights[1] * second - whole, "sum": first + second - whole}
-        distances.append((name, {kind: float(np.abs(d).max(initial=0.0)) / scale for kind, d in off.items()}))
+        flat = [np.ravel(np.asarray(tf.convert_to_tensor(gradient))) for gradient in gradients]
+        far, size, mark = {"mean": 0.0, "sum": 0.0}, 0.0, np.zeros(2)
+        for start in range(0, len(flat[0]), BLOCK):
+            whole, first, second = (part[start : start + BLOCK].astype(np.float64) for part in flat)
+            squares += [np.square(part).sum() for part in (whole, first, second)]
+            size = max(size, float(np.abs(whole).max()))
+            mark += _marks(whole, start, len(flat[0]))
+            for kind, off in (
+                ("mean", weights[0] * first + weights[1] * second - whole),
+                ("sum", first + second - whole),
+            ):
+                far[kind] = max(far[kind], float(np.abs(off).max()))
+        scale = max(size, 1e-3 * largest) + 1e-12
+        marks.append((float(mark[0]), float(mark[1])))
+        distances.append((name, {kind: off / scale for kind, off in far.items()}))
     return Gradients(distances, np.sqrt(squares).tolist(), marks, slices)
 
 
@@ -63,7 +74,7 @@ def _values(gradient: Any) -> Any:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def _marks(gradient: Array) -> tuple[float, float]:
-    """Its norm, and the sum of its positive numbers by their places."""
-    flat = gradient.reshape(-1)
-    return float(np.linalg.norm(flat)), float(np.maximum(flat, 0) @ np.linspace(0.5, 1, len(flat)))
+def _marks(part: Array, start: int, size: int) -> tuple[float, float]:
+    """Of a part of a gradient that has so many numbers: their squares, and the positive ones by their places."""
+    places = 0.5 + np.arange(start, start + len(part)) / (2 * max(1, size - 1))
+    return float(np.square(part).sum()), float(np.maximum(part, 0) @ places)
