@@ -210,6 +210,7 @@ class NodeRun:
             schema=self._task.schema,
             log_dir=self._resources.log_dir,
             settings=replace(self._task.settings, spool_memory=budget.size, host_nodes=budget.nodes),
+            files={name: str(file.path()) for name, file in self._task.files.items()},
             secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
         )
 

@@ -101,6 +101,18 @@ class Archive:
             file = tar.extractfile(name)
             return file.read() if file else None
 
+    def member_file(self, name: str) -> LocalFile | None:
+        """A copy of a file in the directory of the SavedModel; None if it does not exist."""
+        from tfos_ml.common.local_files import FileWriter
+
+        with self._open() as tar:
+            file = tar.extractfile(name) if name in tar.getnames() else None
+            if file is None:
+                return None
+            writer = FileWriter()
+            shutil.copyfileobj(file, writer)
+            return writer.finish()
+
     def unpack(self, directory: str | Path) -> None:
         """Write all files to a directory; raises as :func:`extract`."""
         with self._open() as tar:

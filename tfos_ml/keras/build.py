@@ -25,7 +25,7 @@ def build(
     data: TrainingData,
     has_call: bool,
     adapted: bytes | None = None,
-    initial_weights: tuple[str, bytes] | None = None,
+    initial_weights: tuple[str, str] | None = None,
 ) -> None:
     """Create the variables of model, metrics, loss and optimizer, and set their initial values.
 
@@ -39,8 +39,8 @@ def build(
         Whether the model defines ``call``.
     adapted : bytes, optional
         State of preprocessing layers.
-    initial_weights : tuple of str and bytes, optional
-        Name and content of a file to start from.
+    initial_weights : tuple of str and str, optional
+        Name and path of a file to start from.
     """
     try:
         _create_variables(model, data, has_call)
@@ -102,14 +102,16 @@ def _build_from_call(model: keras.Model, data: TrainingData, can_fail: bool) -> 
     return True
 
 
-def _load_weights(model: keras.Model, name: str, content: bytes) -> None:
-    """Load only the weights of a file; Keras would also load the optimizer's state, including its learning rate."""
+def _load_weights(model: keras.Model, name: str, file: str) -> None:
+    """Load only the weights of a file; Keras would also load the optimizer's state, including its learning rate.
+
+    Keras goes by its name, which is not that of the path.
+    """
     before = [np.asarray(v) for v in model.optimizer.variables]
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
         path = os.path.join(directory, name)
-        with open(path, "wb") as file:
-            file.write(content)
+        os.symlink(file, path)
         try:
             model.load_weights(path)
         except ValueError as error:

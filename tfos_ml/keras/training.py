@@ -69,7 +69,7 @@ class KerasFit:
     class_weight: Mapping[int, float] = field(default_factory=dict)  # by class; empty for none
     has_local_statistics: bool = False  # batchStatistics="local"
     adapted: bytes | None = None  # state of preprocessing layers
-    initial_weights: tuple[str, bytes] | None = None  # name and content of a file to start from
+    initial_weights: str | None = None  # name of the program's file to start from
 
 
 def train(task: KerasFit, ctx: NodeContext) -> None:
@@ -126,7 +126,9 @@ def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: l
     if task.adapted:
         adapt.load_assets(model, task.adapted)
     data = TrainingData(ctx, group, model, task.description, task.class_weight)
-    build(model, data, task.description.has_call, task.adapted, task.initial_weights)
+    name = task.initial_weights
+    initial_weights = None if name is None else (name, ctx.program_files[name])
+    build(model, data, task.description.has_call, task.adapted, initial_weights)
     _settle_execution(model, group, notices)
     notices += filter(None, [data.padding_notice, privates.untried(keras.__version__) if group.size > 1 else None])
     return model, data

@@ -39,6 +39,7 @@ class Start(Struct, frozen=True):
     log_dir: str
     settings: NodeSettings
     secret: str = ""  # of the run's nodes, in hexadecimal digits
+    files: dict[str, str] = field(default_factory=dict)  # paths of files that the program reads, by name
 
     def __repr__(self) -> str:
         return f"Start({self.label!r})"  # without the secret

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfos_ml.common.limits import HEARTBEAT_TIMEOUT
@@ -27,6 +28,7 @@ class NodeTask:
     reservation_timeout: float  # seconds within which all nodes must have started
     export_dir: str | None = field(repr=False)  # where the SavedModel is published; None: it comes with the results
     control: dict[str, str] | None = field(repr=False)  # the control server's address and token, if there is one
+    files: Mapping[str, Artifact] = field(default_factory=dict)  # that the program reads, by name
     snapshot: SnapshotRows | None = None  # that the nodes read; None: Spark feeds the rows
     is_driver_far: bool = False  # whether nodes may well not reach the control server, as that of a Connect client
     barrier: bool = True  # whether the nodes are tasks of a barrier stage; else they meet at the control server

@@ -6,7 +6,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator
@@ -15,6 +15,7 @@ from tfos_ml import errors
 from tfos_ml.common import filesystems
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.hadoop import pyarrow_uri
+from tfos_ml.common.local_files import LocalFile
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.timeline import Timeline, line
@@ -49,6 +50,14 @@ if TYPE_CHECKING:
     from pyspark.ml.param import Param
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class Program:
+    """What runs on the nodes: the pickled function and arguments, and large files that it reads, by name."""
+
+    payload: bytes
+    files: Mapping[str, LocalFile] = field(default_factory=dict)
 
 
 class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
@@ -87,7 +96,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         facts = SessionFacts.of(spark)
         self._check_directories(facts)
         profile = make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus"))
-        columns, payload = self._prepare(dataset)
+        columns, program = self._prepare(dataset)
         settings = replace(self._settings(dataset, facts), telemetry=listener.telemetry)
         timeline.end("checks")
         rows = self._rows(dataset, columns)
@@ -102,14 +111,14 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             spark,
             facts,
             lambda template: rows.by_node(template, first, is_fed=written is None),
-            self._task(spark, facts, template, columns, payload, settings, None if written is None else written[1]),
+            self._task(spark, facts, template, columns, program, settings, None if written is None else written[1]),
             templates=self._template,
             least=self._get("minClusterSize"),
             profile=profile,
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),
             reported=self._reported_to(listener),
-            driver_program=payload if first else None,
+            driver_program=program.payload if first else None,
         )
 
         timeline.end("run")
@@ -140,7 +149,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         facts: SessionFacts,
         template: ClusterTemplate,
         columns: schema.FeedSchema,
-        payload: bytes,
+        program: Program,
         settings: NodeSettings,
         snapshot: SnapshotRows | None,
     ) -> NodeTask:
@@ -150,7 +159,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             run_id="",
             template=template,
             schema=columns,
-            payload=publish(spark, payload),
+            payload=publish(spark, program.payload),
+            files={name: publish(spark, file) for name, file in program.files.items()},
             settings=settings,
             environment=self._environment(),
             reservation_timeout=self._get("reservationTimeout"),
@@ -163,8 +173,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         )
 
     @abstractmethod
-    def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
-        """The columns to feed, and the pickled train function and arguments; raises if one of them is wrong."""
+    def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, Program]:
+        """The columns to feed, and what runs on the nodes; raises if one of them is wrong."""
 
     def transformSchema(self, schema: StructType) -> StructType:
         """Schema of ``transform`` of the fitted model, as far as it is known; raises if a column does not fit.

@@ -110,16 +110,16 @@ def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) ->
     facts = SessionFacts.of(spark)
     template = estimator._template(estimator._get("clusterSize"))
     estimator._check_smallest()
-    weights = archive.member(WEIGHTS_FILE)
+    weights = archive.member_file(WEIGHTS_FILE)
     if weights is None:
         raise errors.ModelError(f"The model has no {WEIGHTS_FILE}, which fits of KerasEstimator write. Fit it again.")
-    columns, payload = estimator._prepare_evaluation(dataset, weights, archive.member(ADAPTED_FILE))
+    columns, program = estimator._prepare_evaluation(dataset, weights, archive.member(ADAPTED_FILE))
     rows = estimator._rows(dataset, columns)
     result = launch(
         spark,
         facts,
         lambda template: rows.by_node(template, 0),
-        estimator._task(spark, facts, template, columns, payload, estimator._settings(dataset, facts), None),
+        estimator._task(spark, facts, template, columns, program, estimator._settings(dataset, facts), None),
         templates=estimator._template,
         least=estimator._get("minClusterSize"),
         profile=make_profile(spark, estimator._get("nodeCpus"), estimator._get("nodeGpus")),

@@ -14,7 +14,7 @@ from tfos_ml import errors
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import pyarrow_uri
-from tfos_ml.common.local_files import Content, bytes_of
+from tfos_ml.common.local_files import Content, LocalFile, bytes_of
 from tfos_ml.common.session_settings import IDLE
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
@@ -46,7 +46,7 @@ from tfos_ml.keras.programs import evaluate, train
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.adapt_rows import adapt_rows
-from tfos_ml.stages.cluster_estimator import ClusterEstimator
+from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.evaluation import KeptEstimator
 from tfos_ml.stages.keras_advice import (
@@ -187,7 +187,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     # What fit does on the driver
 
-    def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
+    def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, Program]:
         spark = dataset.sparkSession
         self._feed_columns(dataset.schema, spark)  # no job starts for columns that are not there
         with self._executors_prepared(spark):
@@ -208,7 +208,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if layers:
             rows = adapt_rows(self._rows(dataset, columns), self._get("adaptRows"))
             adapted = adapt_source(source, layers, columns, rows, *self._process(spark))
-        return columns, self._pickle(source, description, adapted, initial)
+        payload = self._pickle(source, description, adapted, None if initial is None else initial[0])
+        return columns, Program(payload, {} if initial is None else dict([initial]))
 
     def _fit_to_model(
         self, given: StructType, spark: SparkSession | None
@@ -310,26 +311,28 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         return ValidationDraw(split, self._get("seed")) if split else super()._validation_rule()
 
     def _prepare_evaluation(
-        self, dataset: DataFrame, weights: bytes, adapted: bytes | None
-    ) -> tuple[schema.FeedSchema, bytes]:
-        """The columns to feed, and the pickled function that evaluates; raises if one of them is wrong."""
+        self, dataset: DataFrame, weights: LocalFile, adapted: bytes | None
+    ) -> tuple[schema.FeedSchema, Program]:
+        """The columns to feed, and the program that evaluates; raises if one of them is wrong."""
         columns, description = self._fit_to_model(dataset.schema, dataset.sparkSession)
         source = self._complete_source()
+        name = os.path.basename(WEIGHTS_FILE)
         task = {
             "source": source,
             "description": description,
             "prediction_spec": PredictionSpec(),
             "adapted": adapted,
-            "initial_weights": (os.path.basename(WEIGHTS_FILE), weights),
+            "initial_weights": name,
         }
-        return columns, pack_program("The model", source.function, (evaluate, task), self._named_parts())
+        payload = pack_program("The model", source.function, (evaluate, task), self._named_parts())
+        return columns, Program(payload, {name: weights})
 
     def _pickle(
         self,
         source: ModelSource,
         description: ModelDescription,
         adapted: bytes | None,
-        initial: tuple[str, bytes] | None,
+        initial: str | None,
     ) -> bytes:
         task = {
             "source": source,

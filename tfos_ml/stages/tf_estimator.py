@@ -11,7 +11,7 @@ from tfos_ml.common.arguments import check_call
 from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.data import schema
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
-from tfos_ml.stages.cluster_estimator import ClusterEstimator
+from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import TFEstimatorConstructor
 from tfos_ml.stages.params import TrainFnParams
@@ -89,8 +89,8 @@ class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
         """The user's own arguments."""
         return self._tf_args
 
-    def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, bytes]:
-        return self._feed_schema(dataset.schema), self._pickle_payload()
+    def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, Program]:
+        return self._feed_schema(dataset.schema), Program(self._pickle_payload())
 
     def _pickle_payload(self) -> bytes:
         if self._train_fn is None:

@@ -101,6 +101,7 @@ class NodeContext:
         self.log_dir = start.log_dir
         self.run_id = start.run_id
         self._directory = start.directory
+        self.program_files = start.files
         self.schema = start.schema
         self._channel = channel
         self._inbox = inbox

@@ -6,6 +6,7 @@ import inspect
 import io
 import json
 import os
+import shutil
 import sys
 import tempfile
 import types
@@ -20,6 +21,7 @@ from pyarrow import fs
 
 from tfos_ml.common import filesystems
 from tfos_ml.common.directories import owned_prefix
+from tfos_ml.common.local_files import FileWriter, LocalFile
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
@@ -307,12 +309,13 @@ def _all_keras(value: Any) -> bool:
     return all(map(_all_keras, value.values()))
 
 
-def read_weights(uri: str) -> tuple[str, bytes]:
-    """Name and content of the weights file at ``initialWeights``, which may be a directory that a fit has published."""
+def read_weights(uri: str) -> tuple[str, LocalFile]:
+    """Name and a copy of the weights file at ``initialWeights``, which may be a directory that a fit has published."""
     try:
         path = filesystems.request(uri, _weights_path)
         with filesystems.open_uri(uri)[0].open_input_stream(path) as stream:
-            content: bytes = stream.read()
+            writer = FileWriter()
+            shutil.copyfileobj(stream, writer)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"initialWeights={redact(uri)!r} cannot be read: {redact(error, secrets=secrets_of_uri(uri))}. "
@@ -322,7 +325,7 @@ def read_weights(uri: str) -> tuple[str, bytes]:
     name = path.rsplit("/", 1)[-1]
     if not name.endswith((".keras", ".weights.h5")):
         raise ModelError(f"initialWeights={redact(uri)!r} is neither a .keras nor a .weights.h5 file.")
-    return name, content
+    return name, writer.finish()
 
 
 def _weights_path(filesystem: fs.FileSystem, path: str) -> str:
