@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -69,7 +70,8 @@ class KerasFit:
     class_weight: Mapping[int, float] = field(default_factory=dict)  # by class; empty for none
     has_local_statistics: bool = False  # batchStatistics="local"
     adapted: bytes | None = None  # state of preprocessing layers
-    initial_weights: str | None = None  # name of the program's file to start from
+    initial_weights: str | None = None  # name of the weights to start from, which are in the program's file "weights"
+    has_model_file: bool = False  # whether the model is the program's file "model"
 
 
 def train(task: KerasFit, ctx: NodeContext) -> None:
@@ -122,12 +124,15 @@ def _variables_of(model: Any, data: TrainingData, group: WorkerGroup, ctx: NodeC
 def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: list[str]) -> tuple[Any, TrainingData]:
     """The model with all its variables, and the rows of this worker; adds to `notices` of settings that it changes."""
     keras.utils.set_random_seed(ctx.settings.seed % 2**32)
-    model = task.source.build_for_process()
+    source = task.source
+    if task.has_model_file:
+        source = replace(source, archive=Path(ctx.program_files["model"]))
+    model = source.build_for_process()
     if task.adapted:
         adapt.load_assets(model, task.adapted)
     data = TrainingData(ctx, group, model, task.description, task.class_weight)
     name = task.initial_weights
-    initial_weights = None if name is None else (name, ctx.program_files[name])
+    initial_weights = None if name is None else (name, ctx.program_files["weights"])
     build(model, data, task.description.has_call, task.adapted, initial_weights)
     _settle_execution(model, group, notices)
     notices += filter(None, [data.padding_notice, privates.untried(keras.__version__) if group.size > 1 else None])

@@ -14,7 +14,7 @@ from tfos_ml import errors
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import pyarrow_uri
-from tfos_ml.common.local_files import Content, LocalFile, bytes_of
+from tfos_ml.common.local_files import Content, LocalFile, bytes_of, file_of
 from tfos_ml.common.session_settings import IDLE
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
@@ -208,8 +208,15 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         if layers:
             rows = adapt_rows(self._rows(dataset, columns), self._get("adaptRows"))
             adapted = adapt_source(source, layers, columns, rows, *self._process(spark))
-        payload = self._pickle(source, description, adapted, None if initial is None else initial[0])
-        return columns, Program(payload, {} if initial is None else dict([initial]))
+        task = {
+            "description": description,
+            "prediction_spec": self._prediction_spec(description),
+            "callbacks": self._callbacks,
+            "class_weight": self._get("classWeight") or {},
+            "has_local_statistics": self._get("batchStatistics") == "local",
+            "adapted": adapted,
+        }
+        return columns, self._program(train, source, task, initial)
 
     def _fit_to_model(
         self, given: StructType, spark: SparkSession | None
@@ -316,35 +323,25 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         """The columns to feed, and the program that evaluates; raises if one of them is wrong."""
         columns, description = self._fit_to_model(dataset.schema, dataset.sparkSession)
         source = self._complete_source()
-        name = os.path.basename(WEIGHTS_FILE)
-        task = {
-            "source": source,
-            "description": description,
-            "prediction_spec": PredictionSpec(),
-            "adapted": adapted,
-            "initial_weights": name,
-        }
-        payload = pack_program("The model", source.function, (evaluate, task), self._named_parts())
-        return columns, Program(payload, {name: weights})
+        task = {"description": description, "prediction_spec": PredictionSpec(), "adapted": adapted}
+        return columns, self._program(evaluate, source, task, (os.path.basename(WEIGHTS_FILE), weights))
 
-    def _pickle(
-        self,
-        source: ModelSource,
-        description: ModelDescription,
-        adapted: bytes | None,
-        initial: str | None,
-    ) -> bytes:
+    def _program(
+        self, run: Any, source: ModelSource, task: dict[str, Any], initial: tuple[str, LocalFile] | None
+    ) -> Program:
+        """A program of the nodes; `initial` is the name of the weights to start from, and the file."""
+        files = {}
+        if initial is not None:
+            files["weights"] = initial[1]
+        if isinstance(source.archive, LocalFile):
+            files["model"] = source.archive
         task = {
-            "source": source,
-            "description": description,
-            "prediction_spec": self._prediction_spec(description),
-            "callbacks": self._callbacks,
-            "class_weight": self._get("classWeight") or {},
-            "has_local_statistics": self._get("batchStatistics") == "local",
-            "adapted": adapted,
-            "initial_weights": initial,
+            **task,
+            "source": dataclasses.replace(source, archive=None),
+            "has_model_file": "model" in files,
+            "initial_weights": None if initial is None else initial[0],
         }
-        return pack_program("The model", source.function, (train, task), self._named_parts())
+        return Program(pack_program("The model", source.function, (run, task), self._named_parts()), files)
 
     def _named_parts(self) -> dict[str, Any]:
         named = {f"callbacks[{i}]": callback for i, callback in enumerate(self._callbacks)}
@@ -355,12 +352,15 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         state = source.unsaved, source.trainable, self._keras_config(source)
         parts = (source.function, self._callbacks, self._objects(source), state)
         program = pack_program("The model", source.function, parts, self._named_parts())
-        return {PROGRAM_FILE: program, **({} if source.archive is None else {_MODEL_FILE: source.archive})}
+        return {
+            PROGRAM_FILE: program,
+            **({_MODEL_FILE: source.archive} if isinstance(source.archive, LocalFile) else {}),
+        }
 
     def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
         function, self._callbacks, self._custom_objects, state = unpack_program(bytes_of(files[PROGRAM_FILE]))
         unsaved, trainable, self._saved_config = state
-        archive = bytes_of(files[_MODEL_FILE]) if _MODEL_FILE in files else None
+        archive = file_of(files[_MODEL_FILE]) if _MODEL_FILE in files else None
         if function is not None or archive is not None:
             self._source = ModelSource(archive, function, unsaved=unsaved, trainable=trainable)
 

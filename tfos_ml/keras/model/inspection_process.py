@@ -73,7 +73,7 @@ def check_sendable(source: ModelSource) -> bytes:
     """
     of_program = "customObjects, or a class or function in the model"
     named = {"modelArgs": source.arguments, of_program: source.custom_objects}
-    return pickle_function("The model", source.function, source, named)
+    return pickle_function("The model", source.function, source.for_host(), named)
 
 
 def adapt_source(
@@ -107,7 +107,7 @@ def _ask(
     check_installed("tensorflow", "KerasEstimator, which looks at the model before any job starts,")
     with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
         folder = Path(directory)
-        (folder / inspection.REQUEST).write_bytes(dumps((source, layers, schema)))
+        (folder / inspection.REQUEST).write_bytes(dumps((source.for_host(), layers, schema)))
         if rows is not None:
             with pa.OSFile(str(folder / inspection.ROWS), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import os
 import shutil
@@ -13,7 +12,8 @@ import types
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from pyarrow import fs
 
 from tfos_ml.common import filesystems
 from tfos_ml.common.directories import owned_prefix
-from tfos_ml.common.local_files import FileWriter, LocalFile
+from tfos_ml.common.local_files import FileWriter, LocalFile, parts_of
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
@@ -41,7 +41,7 @@ ADAPTED_FILE = "assets.extra/adapted.zip"  # state of adaptLayers, if there are 
 class ModelSource:
     """How a process gets its model: from a ``.keras`` file, or from a function that returns a compiled model."""
 
-    archive: bytes | None = None
+    archive: LocalFile | Path | None = None  # the file; on other hosts and in other processes its path
     function: Callable[..., Any] | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of the function
     custom_objects: Mapping[str, Any] = field(default_factory=dict)  # layers, losses and metrics by name
@@ -60,6 +60,10 @@ class ModelSource:
             _register(name, value)
         return self.build()
 
+    def for_host(self) -> ModelSource:
+        """The same for other processes of this host, as long as this object lives."""
+        return self if self.archive is None else replace(self, archive=_path_of(self.archive))
+
     def build(self) -> Any:
         """The compiled model; raises ``ModelError`` if the file cannot be loaded in this process."""
         import keras
@@ -69,9 +73,8 @@ class ModelSource:
                 return self.function(**self.arguments)
             assert self.archive is not None
             with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
-                path = os.path.join(directory, "model.keras")
-                with open(path, "wb") as file:
-                    file.write(self.archive)
+                path = os.path.join(directory, "model.keras")  # Keras goes by the name
+                os.symlink(_path_of(self.archive), path)
                 try:
                     with warnings.catch_warnings():
                         # An optimizer that has not trained yet has nothing to load.
@@ -258,8 +261,8 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def save_instance(model: Any) -> bytes:
-    """The bytes of a ``.keras`` file of a model; does not change the model.
+def save_instance(model: Any) -> LocalFile:
+    """A ``.keras`` file of a model; does not change the model.
 
     Raises ``ModelError`` if something in it cannot be serialized.
     """
@@ -279,8 +282,14 @@ def save_instance(model: Any) -> bytes:
                 "instance a lambda, or a loss or metric defined in a function, cannot be serialized. Pass a function "
                 "that builds and compiles the model: KerasEstimator(model=make_model)."
             ) from error
-        with open(path, "rb") as file:
-            return file.read()
+        writer = FileWriter()
+        for part in parts_of(Path(path)):
+            writer.write(part)
+        return writer.finish()
+
+
+def _path_of(archive: LocalFile | Path) -> Path:
+    return archive.path if isinstance(archive, LocalFile) else archive
 
 
 def is_all_keras(source: ModelSource) -> bool:
@@ -289,8 +298,8 @@ def is_all_keras(source: ModelSource) -> bool:
     return _all_keras(_config(source.archive))
 
 
-def _config(archive: bytes) -> Any:
-    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+def _config(archive: LocalFile | Path) -> Any:
+    with zipfile.ZipFile(_path_of(archive)) as files:
         return json.loads(files.read("config.json"))
 
 
