@@ -324,6 +324,7 @@ class Rows:
         )
         result = MagicMock()
         result.collect = lambda: [row for batch in stage.run() for row in results.read_rows(batch)]
+        result.toLocalIterator = result.collect  # of a client of Spark Connect
         return result
 
     def _write(self, sink: Any, batches: Iterator[pa.RecordBatch]) -> None:

@@ -66,7 +66,7 @@ node = RowServer(inlet, "127.0.0.1", driver.address["token"], claims)
 print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
 sys.stdin.read()
 nodes = driver.nodes
-state = [nodes.progress(), driver.all_gather.first(), nodes.take_reports(), nodes.failure(), nodes.results()]
+state = [nodes.progress(), driver.all_gather.first(), nodes.take_reports(), nodes.failure(), nodes.results().rows]
 print(json.dumps([*state, driver.feeds.stop_requested, inlet.progress()["rows"], told]))
 node.close(), inlet.close(), driver.close()
 """
