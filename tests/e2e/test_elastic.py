@@ -149,6 +149,7 @@ def test_a_process_that_is_told_to_end_goes_on_at_the_very_step(spark, tmp_path,
     assert not last["ended"]
 
 
+@pytest.mark.chaos  # restarts.py decides, and its tests are in unit and simulation
 def test_without_restarts_it_is_an_error_that_says_how_to_go_on(spark, tmp_path, expected):
     victims = {5: (0, "SIGTERM")}
     with pytest.raises(errors.PreemptedError, match="told to end, in epoch 1 after step 11 of 12. The state is in mod"):

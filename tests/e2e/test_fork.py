@@ -95,6 +95,7 @@ def test_looks_nodes_and_scoring_share_one_server_on_the_drivers_host(spark, tmp
     assert servers() == known
 
 
+@pytest.mark.chaos
 def test_executors_import_while_the_driver_looks(sessions, monkeypatch):
     spark = sessions.get(CLUSTER)
     df = spark.range(40).select((F.col("id") / 40).cast("float").alias("features"), F.lit(0.0).alias("label"))

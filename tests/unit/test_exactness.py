@@ -20,17 +20,12 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "sgd_momentum_clipped",  # clipping by norm, weights of rows and validation rows, regularizers
     "lstm_masked_steps",
     "classifier_metrics",
-    "loss_of_each_row",  # the gradient of a vector
     "added_sum",  # a loss that is a sum, beside a mean
-    "tracker",  # a metric that is told of one number a step
-    "evaluating",
     "loss_of_own_step",  # a loss that is none of labels and outputs
-    "loss_by_tokens",  # a loss that is nearly a mean over the first rows
     "counted_steps",  # a metric with an integer
     "float64",  # in which only rounding of float64 remains
     "evaluating_within",
     "stopping_within",  # a subclass of EarlyStopping that stops within an epoch
-    "rate_by_loss",  # a callback that decides by the logs of a batch
     "of_the_module",  # optimizers and a network that no model keeps
     "every_other_step",  # an exchange in a branch, which keeps its place among the others
     "gathered",  # variables of TensorFlow's that only a step knows
