@@ -195,11 +195,3 @@ def test_a_node_out_of_reach_of_feed_tasks_is_an_error_that_names_its_setting():
 def test_ports_of_variables_but_those_of_services_of_kubernetes(text, ports, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_PORT", text)
     assert addresses.ports_of_variable("TENSORBOARD_PORT") == ports
-
-
-@pytest.mark.parametrize(
-    ("host", "own"),
-    [("127.0.0.1", True), ("localhost", True), ("198.51.100.7", False), ("no-such-host.invalid", False)],
-)
-def test_whether_an_address_is_that_of_this_host(host, own):
-    assert addresses.is_own(host) is own

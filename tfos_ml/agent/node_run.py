@@ -108,11 +108,6 @@ class NodeRun:
         make = Feeder if self._standalone is None else self._standalone.make_source
         return make(self._task, self._resources.directories, self._send)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether no exchange with the other nodes is left."""
-        return self._state.is_over
-
     def start(self) -> None:
         """Start to listen to the process, to feed tasks and to the driver."""
         self._source.start()

@@ -151,22 +151,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def is_own(host: str) -> bool:
-    """Whether this host has an address, which may be a name."""
-    try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
-    except OSError:
-        return False
-    for family, socket_type, _, _, address in found:
-        with socket.socket(family, socket_type) as probe:
-            try:
-                probe.bind(address)
-            except OSError:
-                continue
-            return True
-    return False
-
-
 def bracketed(host: str) -> str:
     """A host as it stands before a port: addresses of IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
