@@ -137,7 +137,10 @@ class Played:
             return set()
         if fault.kind == "executor leaves":
             executors = self.spark.executors  # the last ones may have no node
-            self.spark.leaving |= {executors[-1 - fault.rank % len(executors)].host} if executors else set()
+            if executors:
+                host = executors[-1 - fault.rank % len(executors)].host
+                self.spark.leaving.add(host)
+                self._lose_once_idle(host)
             return set()
         if fault.kind == "driver stands":
             self.driver.stand(fault.seconds)
@@ -171,6 +174,13 @@ class Played:
             return {claim.member.node.label}
         are_known = tasks <= {one.supervisor for one in hit}  # else it has hit tasks that are not yet, or no, nodes
         return {one.member.node.label for one in hit} if are_known else set()
+
+    def _lose_once_idle(self, host: str) -> None:
+        """An executor that is decommissioned ends when its tasks have; no new ones come."""
+        if any(executor.tasks for executor in self.spark.executors if executor.host == host):
+            self.world.at(1.0, self._lose_once_idle, host)
+        else:
+            self._lose(host)
 
     def _lose(self, host: str) -> None:
         executors = [executor for executor in self.spark.executors if executor.host == host]
