@@ -90,3 +90,37 @@ def test_a_checkpoint_beyond_the_steps_of_fewer_rows_is_an_error_that_says_so(sp
         estimator.fit(df)
     with pytest.raises(errors.ModelError, match="after step 6 of an epoch, and the rows of this fit make 2 "):
         estimator.fit(df.limit(2 * BATCH))
+
+
+def linear(loss="mse", rate=0.1):
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(rate), loss)
+    return model
+
+
+def stopping():
+    import keras
+
+    return keras.callbacks.EarlyStopping("loss", min_delta=100.0, patience=1)
+
+
+@pytest.mark.parametrize(
+    ("ends_early", "told"),
+    [(False, "after epoch 2, and epochs=2"), (True, "after epoch 2, in which a callback ended the training")],
+)
+def test_a_refit_with_other_settings_that_trains_nothing_says_so(spark, tmp_path, ends_early, told):
+    """Red before: the model of before came back without a word."""
+    df = spark.createDataFrame(
+        [([float(i % 3), 1.0], float(i % 3)) for i in range(8)], "features array<float>, label float"
+    )
+    estimator = KerasEstimator(linear, modelDir=str(tmp_path), callbacks=[stopping()] * ends_early, epochs=2, verbose=0)
+    first = estimator.fit(df)
+    again = {estimator.modelArgs: {"loss": "mae", "rate": 0.5}, estimator.epochs: 3 if ends_early else 2}
+    settings = r"loss \(was mse, now mae\), optimizer's learning_rate \(was 0.1, now 0.5\)"
+    with pytest.warns(
+        UserWarning, match=f"Nothing was trained: .* {told}. It was made with other settings: {settings}"
+    ):
+        second = estimator.fit(df, again)
+    assert second.summary.history == first.summary.history
