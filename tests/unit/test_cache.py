@@ -165,7 +165,7 @@ def test_damaged_copy_is_extracted_again(executor, damage):
 
 
 def test_lock_held_for_too_long_is_a_typed_error(executor, monkeypatch):
-    monkeypatch.setattr(archive, "LOCK_TIMEOUT", 0.3)
+    monkeypatch.setattr(archive, "UNPACK_SECONDS", 0.3)
     artifact = executor.deliver()
     archive.unpacked(artifact)
     with archive._locked(executor.models), pytest.raises(ModelError, match=r"\.lock for 0.3 s"):

@@ -1,4 +1,4 @@
-"""Every number of seconds of a run, with what it has to be longer or shorter than.
+"""Every number of seconds, with what it has to be longer or shorter than.
 
 Params and settings that users set have their defaults here, too. Each number is generous: it ends what would otherwise
 hang, and nothing waits for it in a run that goes well, but for the pauses between two looks.
@@ -93,6 +93,24 @@ STORE_SECONDS = 30.0  # for a request
 STORE_ANSWER_SECONDS = 5.0  # for a connection, of several attempts
 STORE_SILENT_SECONDS = 30.0  # between two bytes of an answer
 
+# Workers of KerasEstimator
+GREETING_SECONDS = 20.0  # for another worker to prove its identity
+LISTEN_RETRY_SECONDS = 0.05  # until another worker listens
+AWAKE_SECONDS = 0.005  # that a worker looks for bytes again and again, before it sleeps until some arrive
+TRAINED_SECONDS = 1.0  # between two reports of how far the training is
+
+# The driver's program
+INSPECTION_SECONDS = 600.0  # for a model to be made in a process of its own
+UNPACK_SECONDS = 300.0  # for another process to unpack a model
+TRIALS_END_SECONDS = 30.0  # for the fits of an interrupted search to end
+SYSTEM_METRICS_SECONDS = 10.0  # between two samples of a host, by default
+TRACKING_ANSWER_SECONDS = 5.0  # of MLflow's server
+TRACKING_RETRY_SECONDS = 5.0  # until it is asked again
+TRACKING_CLOSE_SECONDS = 30.0  # for it to take what is left at the end of a fit
+DOCTOR_SECONDS = 50.0  # for all checks, by default: a minute with the end of the job and of the session
+JAVA_SECONDS = 10.0  # for Java to say its version
+SESSION_STOP_SECONDS = 5.0  # for the doctor's session to stop
+
 SHORTER = {
     "a delayed answer comes before its call times out": (OUTCOME_SECONDS, CALL_TIMEOUT),
     "a feed task has time for a delayed answer": (OUTCOME_SECONDS + CALL_TIMEOUT, WHY_SECONDS),
@@ -107,6 +125,10 @@ SHORTER = {
     "a server closes before its run has been cleaned up": (SERVER_CLOSE_SECONDS, CLEANUP_SECONDS),
     "a node hears that it must stop before its tasks are canceled": (2 * PING_SECONDS, TASKS_END_SECONDS),
     "a request is given up before its client takes the server for hung": (FORK_REQUEST_SECONDS, FORK_ANSWER_SECONDS),
+    "several answers of MLflow's server fit into the end of a fit": (
+        3 * TRACKING_ANSWER_SECONDS,
+        TRACKING_CLOSE_SECONDS,
+    ),
     "all attempts to connect fit into a request to a store": (3 * STORE_ANSWER_SECONDS, STORE_SECONDS),
 }
 """What must be shorter than what; tests check it."""

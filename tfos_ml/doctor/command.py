@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import tfos_ml
+from tfos_ml.common.limits import DOCTOR_SECONDS, SESSION_STOP_SECONDS
 from tfos_ml.doctor import host
 from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding
 from tfos_ml.doctor.platforms import check_platform
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from tfos_ml.doctor.session import Deadline
 
-SECONDS = 50.0  # which leaves time to cancel a job and to stop the session, within a minute
-STOP_SECONDS = 5.0
 DESCRIPTION = "Check whether this host, Spark and its executors can train, and say what to do if not."
 EPILOG = "Exit code 0: nothing has failed; 1: something has. Warnings do not count."
 _MARKS = {OK: "ok  ", WARNING: "WARN", FAILED: "FAIL", SKIPPED: "skip"}
@@ -100,7 +99,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--conf", action="append", default=[], type=_setting, metavar="k=v", help="a setting of Spark; may be repeated"
     )
     doctor.add_argument("--nodes", type=_positive, default=2, help="nodes that are to run at once (default 2)")
-    doctor.add_argument("--seconds", type=float, default=SECONDS, help=f"for all checks (default {SECONDS:.0f})")
+    doctor.add_argument(
+        "--seconds", type=float, default=DOCTOR_SECONDS, help=f"for all checks (default {DOCTOR_SECONDS:.0f})"
+    )
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     doctor.set_defaults(run=run)
 
@@ -163,7 +164,7 @@ def _with_session(present: SparkSession | None, arguments: argparse.Namespace) -
     finally:
         if present is None:
             with contextlib.suppress(TimeoutError):  # what is left ends with this process
-                Deadline(STOP_SECONDS).run(spark.stop)
+                Deadline(SESSION_STOP_SECONDS).run(spark.stop)
 
 
 def _start(arguments: argparse.Namespace) -> SparkSession:

@@ -24,12 +24,12 @@ from packaging.version import Version
 
 from tfos_ml.common.cgroup import memory_headroom
 from tfos_ml.common.extras import EXTRAS
+from tfos_ml.common.limits import JAVA_SECONDS
 from tfos_ml.data.spool import DISK_RESERVE, MEMORY_RESERVE, SHARED_MEMORY, disk_root
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"
 OLDEST_PYTHON = (3, 10)
 NEWEST_PYTHON = (3, 13)  # for which TensorFlow has a final release
-JAVA_SECONDS = 10.0
 LEAST_MEMORY = 1 << 30  # TensorFlow and Keras hold 0.5 GB once imported
 NODE_PACKAGES = ("tfos_ml", "tensorflow", "keras")  # nodes that differ in these are refused, or train apart
 _WANTED_EXTRAS = ("spark", "tensorflow")

@@ -34,6 +34,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
+from tfos_ml.common.limits import UNPACK_SECONDS
+
 if TYPE_CHECKING:
     from tfos_ml.common.directories import TemporaryDirectory
     from tfos_ml.common.local_files import LocalFile
@@ -43,7 +45,6 @@ FOLDER = "tfos_ml-models"
 LOADED_MODELS = 4
 """Number of models that a process uses at a time; more replace those used least recently."""
 UNUSED_MODELS = 4
-LOCK_TIMEOUT = 300.0
 _LOCK, _USERS, _PARTIAL = ".lock", ".users", ".partial-"
 _LOCK_POLL = 0.02
 
@@ -247,12 +248,12 @@ def _enter(artifact: Artifact, model: Path) -> IO[bytes]:
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock for adding and deleting models."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    deadline = time.monotonic() + LOCK_TIMEOUT
+    deadline = time.monotonic() + UNPACK_SECONDS
     with open(folder / _LOCK, "ab") as file:
         while not _try_lock(file):
             if time.monotonic() > deadline:
                 raise _model_error(
-                    f"Another process has held the lock {folder / _LOCK} for {LOCK_TIMEOUT:g} s. End that process: "
+                    f"Another process has held the lock {folder / _LOCK} for {UNPACK_SECONDS:g} s. End that process: "
                     f"`fuser {folder / _LOCK}` on this host lists the candidates."
                 )
             time.sleep(_LOCK_POLL)

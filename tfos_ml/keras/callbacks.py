@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from tfos_ml.common.limits import TRAINED_SECONDS
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
 from tfos_ml.keras.checkpoint.state import assign_all
 from tfos_ml.keras.checkpoint.store import Request
@@ -32,7 +33,6 @@ CHIEF_ONLY = (
     keras.callbacks.RemoteMonitor,
     *([keras.callbacks.OrbaxCheckpoint] if hasattr(keras.callbacks, "OrbaxCheckpoint") else []),
 )
-TELL_SECONDS = 1.0
 _QUIET = (*CHIEF_ONLY, keras.callbacks.History, keras.callbacks.ProgbarLogger, keras.callbacks.EarlyStopping)
 
 
@@ -164,7 +164,7 @@ class TellPosition(keras.callbacks.Callback):
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if time.monotonic() - self._told > TELL_SECONDS:
+        if time.monotonic() - self._told > TRAINED_SECONDS:
             self._told = time.monotonic()
             data = self._state.data
             step = min(data.first_step + batch + 1, data.train.steps)

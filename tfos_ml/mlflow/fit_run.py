@@ -16,6 +16,7 @@ from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
+from tfos_ml.common.limits import SYSTEM_METRICS_SECONDS
 from tfos_ml.data.arrow import plain
 from tfos_ml.mlflow import content, flavor, models, pipelines
 from tfos_ml.mlflow.runs import Run, Runs
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tfos_ml.mlflow")
 EXAMPLE_ROWS = 5
-SYSTEM_METRICS_SECONDS = 10.0
 ERROR_FILE, SUMMARY_FILE, TIMELINE_FILE = "error.txt", "model_summary.txt", "timeline.json"
 ERROR_TAG, ERROR_TAG_CHARACTERS = "tfos_ml.error", 5000  # MLflow's limit
 DATASET_CONTEXT = "train"

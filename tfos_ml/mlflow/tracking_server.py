@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 import mlflow
 import requests
 
+from tfos_ml.common.limits import TRACKING_ANSWER_SECONDS
 from tfos_ml.common.redact import redact
 
 logger = logging.getLogger("tfos_ml.mlflow")
 
-TIMEOUT = 5.0
 _RETRIES, _REQUEST_TIMEOUT = "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"
 
 
@@ -26,7 +26,7 @@ def answers(tracking_uri: str) -> bool:
     if not tracking_uri.startswith(("http://", "https://")):
         return True
     try:
-        requests.get(f"{tracking_uri.rstrip('/')}/health", timeout=TIMEOUT)
+        requests.get(f"{tracking_uri.rstrip('/')}/health", timeout=TRACKING_ANSWER_SECONDS)
     except requests.exceptions.SSLError:
         return True  # MLflow may be configured to accept the certificate
     except requests.RequestException:
@@ -52,7 +52,7 @@ def attempt(action: Callable[[], object], otherwise: str) -> bool:
 def impatient() -> Iterator[None]:
     """Within this context, MLflow tries each request once and waits at most 5 s."""
     before = {name: os.environ.get(name) for name in (_RETRIES, _REQUEST_TIMEOUT)}
-    os.environ[_RETRIES], os.environ[_REQUEST_TIMEOUT] = "0", str(int(TIMEOUT))
+    os.environ[_RETRIES], os.environ[_REQUEST_TIMEOUT] = "0", str(int(TRACKING_ANSWER_SECONDS))
     try:
         yield
     finally:

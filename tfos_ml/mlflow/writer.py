@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
+from tfos_ml.common.limits import TRACKING_CLOSE_SECONDS, TRACKING_RETRY_SECONDS
 from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import tracking_server
 
 logger = logging.getLogger("tfos_ml.mlflow")
 BATCH = 1000  # MLflow's limit for one request
-RETRY_SECONDS = 5.0
-CLOSE_SECONDS = 30.0
 
 Job = Callable[[], object]
 
@@ -58,7 +57,7 @@ class Writer:
         while job is not None:
             job()
             try:
-                job = self._queue.get(timeout=RETRY_SECONDS if self._pending else None)
+                job = self._queue.get(timeout=TRACKING_RETRY_SECONDS if self._pending else None)
             except queue.Empty:
                 job = self._flush
         self._flush()
@@ -100,4 +99,4 @@ class Writer:
         done = -1
         while self._thread.is_alive() and done != self._done:
             done = self._done
-            self._thread.join(CLOSE_SECONDS)
+            self._thread.join(TRACKING_CLOSE_SECONDS)

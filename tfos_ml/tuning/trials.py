@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common import filesystems
+from tfos_ml.common.limits import POLL_SECONDS, TRIALS_END_SECONDS
 from tfos_ml.common.spark_api import inheriting
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ModelError, TrialPrunedError
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from pyspark.ml.evaluation import Evaluator
     from pyspark.ml.param import Param
     from pyspark.sql import DataFrame, SparkSession
-
-POLL_SECONDS = 0.1
-END_SECONDS = 30.0  # for the fits of an interrupted search to end
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class Trials:
                 pass
         except BaseException:
             self._is_stopped = True
-            job.cancel(END_SECONDS)
+            job.cancel(TRIALS_END_SECONDS)
             raise
         if job.error is not None:
             raise job.error

@@ -22,10 +22,9 @@ from typing import TypeAlias
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from tfos_ml.common.limits import GREETING_SECONDS, LISTEN_RETRY_SECONDS
 from tfos_ml.protocol.addresses import is_loopback
 
-_GREETING_SECONDS = 20.0  # for the other side to prove its identity
-_RETRY_SECONDS = 0.05  # until the other side listens
 _GUESTS = 256  # unproven connections at the same time; the oldest is closed for a new one
 _BACKLOG = 128
 _RANK = struct.Struct("!I")
@@ -253,13 +252,13 @@ def _call(rank: int, address: tuple[str, int], secret: bytes, deadline: float, e
         connection = None
         try:
             connection = socket.create_connection(address, timeout=_left(deadline))
-            until = min(deadline, time.monotonic() + _GREETING_SECONDS)
+            until = min(deadline, time.monotonic() + GREETING_SECONDS)
             return Link(connection, _greet(connection, _greeting(rank, secret, _CALLER), until), encrypts)
         except OSError:  # not there yet, or still another's port
             if connection is not None:
                 connection.close()
             _left(deadline)
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(LISTEN_RETRY_SECONDS)
 
 
 def _greet(connection: socket.socket, greeting: Greeting, deadline: float) -> Keys:

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from tfos_ml.common.limits import AWAKE_SECONDS
 from tfos_ml.keras.collectives import links as connections
 from tfos_ml.keras.collectives.links import Link
 
@@ -30,7 +31,6 @@ Buffers = Mapping[int, memoryview]  # by rank of the other worker
 WHOLE_BYTES = 1 << 20  # arrays up to this size are sent whole, in one exchange
 # A worker polls so long before it sleeps. Without polling, two workers on two cores trained a small network at 7.6k
 # instead of 8.2k rows/s.
-AWAKE_SECONDS = 0.005
 _LENGTH_BYTES = 8
 OPERATIONS: dict[str, Callable[..., Any]] = {"Add": np.add, "Max": np.maximum}
 

@@ -17,6 +17,7 @@ from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.extras import check_installed
+from tfos_ml.common.limits import INSPECTION_SECONDS
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.tensorflow_import import USES_KERAS
@@ -26,7 +27,6 @@ from tfos_ml.keras.model.source import ModelSource
 from tfos_ml.protocol.pickling import dumps, pickle_function
 from tfos_ml.worker.fork_server import NO_MARKER
 
-TIMEOUT = 600.0
 REMEMBERED = 32
 OUTPUT = "output"
 TAIL_LINES = 12  # of a process that ended without an answer
@@ -129,10 +129,12 @@ def _run(folder: Path, environment: Mapping[str, str], forking: Forking) -> None
     with open(folder / OUTPUT, "w+b") as output, open(os.devnull, "rb") as nothing:
         process = start_process(inspection.__name__, [str(folder)], variables, nothing, output, forking, "look")
         try:
-            code = process.wait(TIMEOUT)
+            code = process.wait(INSPECTION_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise ModelError(f"The model was not made within {TIMEOUT:g} s in a process of its own.") from None
+            raise ModelError(
+                f"The model was not made within {INSPECTION_SECONDS:g} s in a process of its own."
+            ) from None
     if not (folder / inspection.RESPONSE).exists():
         tail = "\n".join((folder / OUTPUT).read_text(errors="replace").splitlines()[-TAIL_LINES:])
         raise ModelError(f"The process that makes the model ended with exit code {code}:\n{tail}")
