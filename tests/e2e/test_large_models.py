@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import tfos_ml.mlflow
 from tfos_ml import TFModel
-from tfos_ml.agent import result_upload
+from tfos_ml.agent import node_result
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.inference.archive import pack
 from tfos_ml.inference.saved_model import SIGNATURE_FILE
@@ -80,7 +80,7 @@ def test_results_of_a_node_come_from_file_to_file(directory, tmp_path):
     try:
         with Grown() as grown:
             rows = partial(results.rows_of_file, 0, results.MODEL, packed)
-            result_upload.deliver(rows, 0, server.address, patience=30.0)
+            node_result.deliver(rows, 0, server.address, patience=30.0)
         assert grown.bytes < GROWTH
         assert server.nodes.results().model.size == packed.stat().st_size
     finally:

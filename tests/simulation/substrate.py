@@ -20,7 +20,6 @@ from tfos_ml.agent import (
     node_run,
     process_monitor,
     progress_link,
-    result_upload,
     row_receiver,
     row_server,
     spark_task,
@@ -47,11 +46,11 @@ from tfos_ml.tfcluster import feeding, shutdown, start
 
 TIMED = (
     all_gather, attempt, cluster_size, control_client, decommissioning, feed_task, feeding, fit_job, node_run,
-    partition_grants, process_monitor, progress_link, restarts, result_upload, row_receiver, run, shutdown,
+    partition_grants, process_monitor, progress_link, restarts, node_result, row_receiver, run, shutdown,
     slots, spark_task, timeline,
 )  # fmt: skip
 THREADED = (node_run, nodes, process_monitor, progress_link, row_receiver)
-CONNECTED = (control_client, feed_task, result_upload)
+CONNECTED = (control_client, feed_task, node_result)
 
 
 def parts() -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
-from tfos_ml.agent.reserved_port import ReservedPort
+from tfos_ml.agent.node_resources import ReservedPort
 from tfos_ml.agent.spark_task import check_driver
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport

@@ -7,14 +7,9 @@ import sys
 import pytest
 from conftest import ends, lives
 
-from tfos_ml.agent.child_process import (
-    ChildProcess,
-    LimitedLines,
-    OutputRelay,
-    child_environment,
-    describe_exit,
-    kill_tree,
-)
+from tfos_ml.agent.child_process import ChildProcess, child_environment, describe_exit
+from tfos_ml.agent.output import LimitedLines, OutputRelay
+from tfos_ml.agent.reaper import kill_tree
 from tfos_ml.common.pids import ProcessHandle
 from tfos_ml.worker.fork_server import MARKER
 

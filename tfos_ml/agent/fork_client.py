@@ -2,7 +2,7 @@
 
 An executor has one fork server (:mod:`tfos_ml.worker.fork_server`), or the driver where that runs the nodes: its forks
 inherit what all processes of the executor do, such as limits, control groups and namespaces. Clients find the server by
-its socket, whose directory is named after the executor (:mod:`tfos_ml.agent.shared_sockets`). The first client starts
+its socket, whose directory is named after the executor (:mod:`tfos_ml.agent.executor`). The first client starts
 the server. If a fork server is not possible, or refuses to fork, a fresh process is started.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import IO, Protocol
 
-from tfos_ml.agent.shared_sockets import read_at_start, read_at_start_only, socket_path, sweep
+from tfos_ml.agent.executor import read_at_start, read_at_start_only, socket_path, sweep
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.interpreter import module_command
 from tfos_ml.common.limits import FORK_ANSWER_SECONDS, FORK_EXIT_SECONDS, LOCK_SECONDS

@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfos_ml.agent.child_process import ChildProcess, LimitedLines, child_environment, new_marker
-from tfos_ml.agent.executor_process import executor
+from tfos_ml.agent.child_process import ChildProcess, child_environment, new_marker
+from tfos_ml.agent.executor import executor
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.agent.node_identity import NodeIdentity
+from tfos_ml.agent.output import LimitedLines
 from tfos_ml.agent.reaper import Reaper
-from tfos_ml.agent.reserved_port import ReservedPort
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.tensorboard import TensorBoard
 from tfos_ml.common.limits import END_SECONDS
 from tfos_ml.common.session_settings import ANY_PORT, NODE_PORTS
 from tfos_ml.data import spool
 from tfos_ml.data.memory_budget import MemoryBudget
+from tfos_ml.errors import ClusterConfigError
 from tfos_ml.inference.tensorflow_import import USES_KERAS
-from tfos_ml.protocol.addresses import NODE_VARIABLE, TENSORBOARD_VARIABLE, ports_of_variable
+from tfos_ml.protocol.addresses import NODE_VARIABLE, TENSORBOARD_VARIABLE, described_ports, ports_of_variable
 from tfos_ml.protocol.channel import HEARTBEAT, QueuedChannel
 from tfos_ml.protocol.paths import LOG_DIR
 
 logger = logging.getLogger(__name__)
 CHILD_MODULE = "tfos_ml.worker.main"
 HEARTBEATS = 24  # number of heartbeats of a process within its heartbeat timeout
+
+
+class ReservedPort:
+    """A TCP port held until just before TensorFlow binds it: its server does not set ``SO_REUSEPORT``."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self.number = 0
+
+    def reserve(self, ports: range = ANY_PORT, setting: str = NODE_PORTS.name) -> None:
+        """Bind the first port that is free on all addresses of this host, as TensorFlow needs it.
+
+        If none is free, raises ``ClusterConfigError``, which names the `setting` that has the ports.
+        """
+        is_dual = socket.has_dualstack_ipv6()
+        self._socket = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
+        if is_dual:
+            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        for port in ports:
+            with contextlib.suppress(OSError):
+                self._socket.bind(("", port))
+                self.number = self._socket.getsockname()[1]
+                return
+        raise ClusterConfigError(
+            f"{described_ports(ports, setting)}: none of these {len(ports)} ports is free on {socket.gethostname()}. "
+            "Give more: one for each node on a host, two if TFCluster feeds it, and some to spare, since a port may "
+            "stay in use for a minute after its last connection."
+        )
+
+    def release(self) -> None:
+        """Free the port; may be called again."""
+        if self._socket is not None:
+            self._socket.close()
 
 
 @dataclass(frozen=True)
@@ -45,15 +81,7 @@ class NodeResources:
 
 
 class ResourceClaim:
-    """Acquires the resources of a node, and releases whatever it has acquired.
-
-    Parameters
-    ----------
-    member, spark_task
-        The node, and its Spark task, which knows how many CPUs and which GPUs the node may use.
-    printed : LimitedLines or None
-        Gets the lines that the process prints.
-    """
+    """Acquires the resources of a node, and releases whatever it has acquired; `printed` gets the process's lines."""
 
     def __init__(self, member: NodeIdentity, spark_task: SparkTask, printed: LimitedLines | None):
         self._member = member
@@ -66,15 +94,7 @@ class ResourceClaim:
         self.child: ChildProcess | None = None
 
     def take(self) -> NodeResources:
-        """Acquire all resources.
-
-        Raises
-        ------
-        spool.NoRoomError
-            If there is no space for files.
-        ClusterConfigError
-            If no port is free.
-        """
+        """Acquire all; raises ``NoRoomError`` without space for files, ``ClusterConfigError`` if no port is free."""
         task, label = self._member.task, self._member.node.label
         spool.sweep()
         marker = new_marker()
@@ -146,18 +166,9 @@ class ResourceClaim:
         return self.child.log_tail() if self.child is not None else ""
 
     def release(self, report: bool) -> bool:
-        """Release all resources. If this process is killed first, the reaper releases them.
+        """Release all resources; returns whether the reaper has reported that to the driver, if it is to `report`.
 
-        Parameters
-        ----------
-        report : bool
-            Whether the reaper tells the driver when all is released. A failed node may be killed at any moment, so
-            its reaper reports instead of this process.
-
-        Returns
-        -------
-        bool
-            Whether the reaper has reported.
+        A failed node may be killed at any moment, so its reaper reports instead of this process.
         """
         reported = False
         try:

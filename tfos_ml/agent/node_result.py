@@ -1,8 +1,9 @@
-"""Makes the result rows of a node: its report, its results and its SavedModel."""
+"""Makes the result rows of a node (its report, its results and its SavedModel), and uploads large ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,20 +11,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.agent import result_upload
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.common.filesystems import SLOWEST, within_deadline
-from tfos_ml.common.limits import LEASE_SECONDS
+from tfos_ml.common.limits import CALL_RETRY_SECONDS, LEASE_SECONDS
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.spool import room_in
 from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.codec import encode
+from tfos_ml.protocol.control_client import NO_ANSWER
+from tfos_ml.protocol.control_messages import SendResults
 from tfos_ml.protocol.messages import Trained
 from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.transport import command, connect
 
 EXAMPLE_BYTES = results.PAYLOAD_BYTES
+LARGE_BYTES = 4 << 20
+"""Larger models do not go through the JVMs of executors and driver, which hold a task's result several times."""
 
 
 @dataclass
@@ -77,8 +82,8 @@ class NodeResult:
             with room_in(directory):
                 packed, task = archive.pack(self.exported, directory), member.task
             rows = partial(results.rows_of_file, member.rank, results.MODEL, packed)
-            if of_task and task.control is not None and packed.stat().st_size > result_upload.LARGE_BYTES:
-                result_upload.deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)
+            if of_task and task.control is not None and packed.stat().st_size > LARGE_BYTES:
+                deliver(rows, member.rank, task.control, task.lease or LEASE_SECONDS)
             else:
                 yield from rows()
 
@@ -92,3 +97,31 @@ def _stage(exported: str, export_dir: str, member: NodeIdentity) -> None:
     except (OSError, pa.ArrowException) as error:
         uri, why = redact(export_dir), redact(error, secrets=secrets_of_uri(export_dir))
         raise DestinationError(f"exportDir={uri!r} cannot be written from {member.host}: {why}") from None
+
+
+def deliver(rows: Callable[[], Iterable[pa.RecordBatch]], rank: int, control: dict[str, str], patience: float) -> None:
+    """Send result rows to the driver, and retry until it has them; raises ``ArrowException`` if it is gone.
+
+    `rows` is called for each attempt; `patience` is in seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            _send(rows(), rank, control)
+            return
+        except NO_ANSWER:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(CALL_RETRY_SECONDS)
+
+
+def _send(rows: Iterable[pa.RecordBatch], rank: int, control: dict[str, str]) -> None:
+    with connect(control["location"], control["token"]) as client:
+        writer, reader = client.do_put(command(SendResults(rank)), results.ARROW_SCHEMA)
+        with writer:
+            for batch in rows:
+                writer.write_batch(batch)
+            writer.write_batch(results.row(rank, results.END, b""))
+            writer.done_writing()
+            while reader.read() is not None:  # until the driver has them
+                pass

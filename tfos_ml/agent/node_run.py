@@ -14,26 +14,13 @@ import pyarrow as pa
 from msgspec.structs import asdict
 
 from tfos_ml import errors
+from tfos_ml.agent import node_events as events
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.node_events import (
-    Event,
-    Exchange,
-    Exchanged,
-    Fail,
-    InputOver,
-    NodesMet,
-    Orphaned,
-    ProcessExited,
-    RowsCounted,
-    SendToProcess,
-    Tick,
-)
-from tfos_ml.agent.node_identity import NodeIdentity
-from tfos_ml.agent.node_info import NodeInfo, local_versions, read_infos
-from tfos_ml.agent.node_output import NodeOutput
+from tfos_ml.agent.node_identity import NodeIdentity, NodeInfo, local_versions, read_infos
 from tfos_ml.agent.node_resources import NodeResources
 from tfos_ml.agent.node_result import NodeResult
 from tfos_ml.agent.node_state import NodeState, Phase, ProcessState
+from tfos_ml.agent.output import NodeOutput
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.row_source import MakeRowSource, RowSource
@@ -152,7 +139,7 @@ class NodeRun:
         self._address = infos[role.rank].address
         self._share_memory([info.host for info in infos])
         self._send(self._start_message([info.address for info in infos]))
-        self._handle(NodesMet())
+        self._handle(events.NodesMet())
         if self._standalone is not None:
             self._standalone.joined()
 
@@ -225,7 +212,7 @@ class NodeRun:
         else:
             self._source.finish()
         self._timeline.end("rows")
-        self._handle(InputOver())
+        self._handle(events.InputOver())
         while self._state.phase is not Phase.ENDED:
             self._pump(POLL_SECONDS)
         self._timeline.end("training")
@@ -244,33 +231,39 @@ class NodeRun:
                 self._is_preempted = True
                 self._send(messages.Preempted())
         if self._spark_task.is_orphan():
-            self._handle(Orphaned())
+            self._handle(events.Orphaned())
         if self._resources.tensorboard is not None:
             self._resources.tensorboard.check()
         if self._exchange is not None and self._exchange.done():
             answers, self._exchange = self._exchange.result(), None
-            self._handle(Exchanged(answers))
-        self._handle(Tick(sum(self._source.rows.values()), self._monitor.silent))
+            self._handle(events.Exchanged(answers))
+        self._handle(events.Tick(sum(self._source.rows.values()), self._monitor.silent))
         self._source.check()
         if self._state.wants_counts:
             counts = self._source.counts()
             if counts is not None:
-                self._handle(RowsCounted(counts))
+                self._handle(events.RowsCounted(counts))
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         """Pass an event to the node's state, and carry out the effects."""
         for effect in self._state.handle(event, time.monotonic()):
             match effect:
-                case SendToProcess():
+                case events.SendToProcess():
                     self._send(effect.message)
-                case Exchange():
+                case events.Exchange():
                     self._exchange = self._begin_exchange(encode_text(effect.mine))
-                case Fail():
+                case events.Fail():
                     raise NodeFailed(effect.failure)
 
-    def _handle_message(self, message: messages.Message | ProcessExited) -> None:
+    def _handle_message(self, message: messages.Message | events.ProcessExited) -> None:
         match message:
-            case ProcessExited() | messages.Heartbeat() | messages.BarrierReached() | messages.Returned() | Failure():
+            case (
+                events.ProcessExited()
+                | messages.Heartbeat()
+                | messages.BarrierReached()
+                | messages.Returned()
+                | Failure()
+            ):
                 self._handle(message)
             case messages.ReleasePort():
                 self._resources.port.release()
@@ -284,7 +277,7 @@ class NodeRun:
                     self._link.report(report)
             case messages.LogLine():
                 sys.stderr.write(f"[{self._member.node.label}] {message.text}\n")
-                self._output.say(message.text)
+                self._output.log(message.text)
             case messages.Summary():
                 self._outcome.facts.update(message.facts)
             case messages.Trained():

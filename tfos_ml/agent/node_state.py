@@ -28,37 +28,14 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from tfos_ml import errors
+from tfos_ml.agent import node_events as events
 from tfos_ml.agent.child_process import describe_exit
-from tfos_ml.agent.node_events import (
-    DriverSeen,
-    Effect,
-    Event,
-    Exchange,
-    Exchanged,
-    Fail,
-    InputOver,
-    NodesMet,
-    Orphaned,
-    ProcessExited,
-    RowsCounted,
-    SendToProcess,
-    Tick,
-)
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.common.limits import CULPRIT_SECONDS, FAILED_SECONDS
+from tfos_ml.protocol import messages
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import Broken, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.messages import (
-    Agreement,
-    BarrierPassed,
-    BarrierReached,
-    ClusterDone,
-    Heartbeat,
-    NodeStatus,
-    Returned,
-    RowCounts,
-)
 from tfos_ml.protocol.shutdown_timeouts import ended_at_work, ended_late, limit_of, lost_peers
 
 UNFINISHED = (
@@ -134,7 +111,7 @@ class NodeState:
         self._barrier: str | None = None  # that the process waits in
         self._counts = False  # the driver says that the failure is the cause
         self._program_ended_at: float | None = None
-        self._effects: list[Effect] = []
+        self._effects: list[events.Effect] = []
 
     @property
     def is_over(self) -> bool:
@@ -165,36 +142,36 @@ class NodeState:
         """Whether the other nodes now wait for this node's row counts."""
         return self.phase is Phase.JOINED and not self._in_exchange
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: events.Event, now: float) -> list[events.Effect]:
         """Handle an event that happened at `now`; returns the effects, in order."""
         if self.phase is Phase.ENDED:
             return []
         self._effects = []
         match event:
-            case NodesMet():
+            case events.NodesMet():
                 self._enter(Phase.JOINED, now)
-            case RowsCounted() if self.wants_counts:
+            case events.RowsCounted() if self.wants_counts:
                 self._exchange(event.counts)
-            case InputOver():
+            case events.InputOver():
                 self._input_is_over = True
-            case Exchanged() if self._in_exchange:
+            case events.Exchanged() if self._in_exchange:
                 self._in_exchange = False
                 self._take_answers(event.answers, now)
-            case Heartbeat():
+            case messages.Heartbeat():
                 self.serves = event.serves
-            case BarrierReached():
+            case messages.BarrierReached():
                 self._barrier = event.name
-            case Returned():
+            case messages.Returned():
                 self._has_returned, self._over_at = True, now
             case Failure():
                 self._failure, self._over_at = event, now
-            case ProcessExited() if self.process is ProcessState.RUNS:
+            case events.ProcessExited() if self.process is ProcessState.RUNS:
                 self._exit(event.returncode, now)
-            case DriverSeen():
+            case events.DriverSeen():
                 self._heed_driver(event, now)
-            case Orphaned():
+            case events.Orphaned():
                 self._fail(errors.NodeLostError, "the Spark executor or task that the node belongs to is gone")
-            case Tick():
+            case events.Tick():
                 self._go_on(event, now)
         return self._effects
 
@@ -208,15 +185,15 @@ class NodeState:
 
     def _fail_of(self, failure: Failure) -> None:
         self.phase = Phase.ENDED
-        self._effects.append(Fail(failure))
+        self._effects.append(events.Fail(failure))
 
-    def _exchange(self, mine: RowCounts | NodeStatus) -> None:
+    def _exchange(self, mine: messages.RowCounts | messages.NodeStatus) -> None:
         self._in_exchange = True
-        self._effects.append(Exchange(mine))
+        self._effects.append(events.Exchange(mine))
 
     # The driver
 
-    def _heed_driver(self, driver: DriverSeen, now: float) -> None:
+    def _heed_driver(self, driver: events.DriverSeen, now: float) -> None:
         lease = self._task.lease if self._task.control else None
         if driver.answer is not None:
             self._take_answer(driver.answer, now)
@@ -292,7 +269,7 @@ class NodeState:
 
     # Time
 
-    def _go_on(self, tick: Tick, now: float) -> None:
+    def _go_on(self, tick: events.Tick, now: float) -> None:
         timeout = self._task.heartbeat_timeout
         self._end_overdue(now)
         if self.phase is Phase.CLAIMED and now > self._join_deadline:
@@ -340,49 +317,51 @@ class NodeState:
         is_ended = self.process is ProcessState.ENDED_WELL
         if self.phase is Phase.JOINED:
             if is_ended:
-                self._exchange(RowCounts(why="has ended"))
+                self._exchange(messages.RowCounts(why="has ended"))
         elif self.phase is Phase.DRAINING:
             if not (self._member.is_auxiliary and self.works):
-                self._exchange(NodeStatus())
+                self._exchange(messages.NodeStatus())
         elif not self._member.is_active:
-            self._exchange(NodeStatus())
+            self._exchange(messages.NodeStatus())
         elif is_ended:
-            self._exchange(NodeStatus(rows=rows))
+            self._exchange(messages.NodeStatus(rows=rows))
         elif self._barrier is not None:
-            self._exchange(NodeStatus(barrier=self._barrier))
+            self._exchange(messages.NodeStatus(barrier=self._barrier))
 
     def _take_answers(self, answers: list[str], now: float) -> None:
         if self.phase is Phase.JOINED:
-            counts = [decode_text(RowCounts, answer) for answer in answers]
-            self._effects.append(SendToProcess(Agreement(dict(zip(self._labels, counts, strict=True)))))
+            counts = [decode_text(messages.RowCounts, answer) for answer in answers]
+            self._effects.append(events.SendToProcess(messages.Agreement(dict(zip(self._labels, counts, strict=True)))))
             self._enter(Phase.RUNNING, now)
         elif self.phase is Phase.RUNNING:
             ranks = self._member.template.feed_ranks
-            self._take_statuses({self._labels[rank]: decode_text(NodeStatus, answers[rank]) for rank in ranks}, now)
+            self._take_statuses(
+                {self._labels[rank]: decode_text(messages.NodeStatus, answers[rank]) for rank in ranks}, now
+            )
         elif self.phase is Phase.DRAINING:
             self._be_done(now)
 
-    def _take_statuses(self, active: Mapping[str, NodeStatus], now: float) -> None:
+    def _take_statuses(self, active: Mapping[str, messages.NodeStatus], now: float) -> None:
         rows = [status.rows for status in active.values() if status.rows is not None]
         if len(rows) == len(active):
             self.total_rows = sum(rows)
             self._enter(Phase.DRAINING, now)
             if self._member.is_auxiliary:
-                self._effects.append(SendToProcess(ClusterDone()))
+                self._effects.append(events.SendToProcess(messages.ClusterDone()))
             if not self._member.template.auxiliary_ranks:
                 self._be_done(now)
         elif self._barrier is not None:
             name, self._barrier = self._barrier, None
             elsewhere = {label: status for label, status in active.items() if status.barrier != name}
-            self._effects.append(SendToProcess(BarrierPassed(name, _barrier_error(name, elsewhere))))
+            self._effects.append(events.SendToProcess(messages.BarrierPassed(name, _barrier_error(name, elsewhere))))
 
     def _be_done(self, now: float) -> None:
         self._enter(Phase.DONE, now)
         if not self._member.is_auxiliary:
-            self._effects.append(SendToProcess(ClusterDone()))
+            self._effects.append(events.SendToProcess(messages.ClusterDone()))
 
 
-def _barrier_error(name: str, elsewhere: Mapping[str, NodeStatus]) -> str | None:
+def _barrier_error(name: str, elsewhere: Mapping[str, messages.NodeStatus]) -> str | None:
     if not elsewhere:
         return None
     where = {

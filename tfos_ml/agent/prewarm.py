@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pyspark import TaskContext
 
 from tfos_ml.agent.child_process import child_environment
-from tfos_ml.agent.executor_process import executor
+from tfos_ml.agent.executor import executor
 from tfos_ml.agent.fork_client import Forking, start_server
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.fork_server import NO_MARKER

@@ -13,16 +13,20 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from tfos_ml.agent.child_process import child_environment, kill_tree
+import psutil
+
+from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import Forking, start_process
 from tfos_ml.common.limits import REAP_SECONDS
-from tfos_ml.common.pids import ProcessHandle
+from tfos_ml.common.pids import ProcessHandle, has_no_environment
 from tfos_ml.worker.fork_server import MARKER, NO_MARKER
 
 MODULE = "tfos_ml.agent.reaper"
@@ -32,21 +36,12 @@ NAME = "tfos reaper"
 class Reaper:
     """The supervisor's handle on its reaper, which starts on construction.
 
-    Parameters
-    ----------
-    marker : str
-        Every process with it in its environment will be killed.
-    environment : mapping of str to str, optional
-        Environment of the node without its marker; by default a minimal one.
-    forking : Forking, optional
-        The fork server to use.
+    Every process with `marker` in its environment will be killed. `environment` is that of the node; by default a
+    minimal one.
     """
 
     def __init__(
-        self,
-        marker: str,
-        environment: Mapping[str, str] | None = None,
-        forking: Forking | None = None,
+        self, marker: str, environment: Mapping[str, str] | None = None, forking: Forking | None = None
     ) -> None:
         # Without the node's marker, since the reaper would kill itself.
         variables = {**(child_environment("", 1, {}) if environment is None else environment), MARKER: NO_MARKER}
@@ -86,14 +81,9 @@ class Reaper:
                 self._lost = not poller.poll(1000 * max(0.0, deadline - time.monotonic()))
 
     def finish(self, *, report: bool) -> bool:
-        """Make the reaper clean up now, and wait for it; with `report` it also tells the driver.
+        """Make the reaper clean up now, and wait for it; with `report` it also reports that to the driver.
 
-        If the reaper was killed or stands still, this process cleans up.
-
-        Returns
-        -------
-        bool
-            Whether the reaper has done everything, including the report.
+        If the reaper was killed or stands still, this process cleans up, and False is returned.
         """
         if not report:
             self.guard(control=None)
@@ -111,6 +101,53 @@ class Reaper:
         if self._child is not None:
             self._child.close()
         return done
+
+
+def kill_tree(leader: ProcessHandle | None, marker: str) -> None:
+    """Kill the process group of `leader`, and every process with `marker` in its environment.
+
+    Descendants may have left the process group or been adopted by init. They have inherited the marker, so this
+    searches for it until no such process is left.
+    """
+    if leader is not None:
+        leader.kill_group()
+    for _ in range(10):
+        left = [pid for pid in psutil.pids() if pid != os.getpid() and _has_marker(pid, marker)]
+        if not left:
+            return
+        with contextlib.ExitStack() as handles:
+            killed = [handle for pid in left if (handle := _kill_marked(pid, marker, handles)) is not None]
+            deadline = time.monotonic() + 1
+            for handle in killed:
+                handle.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _kill_marked(pid: int, marker: str, handles: contextlib.ExitStack) -> ProcessHandle | None:
+    handle = ProcessHandle.open(pid)
+    if handle is None:
+        return None
+    handles.enter_context(handle)
+    if not _has_marker(pid, marker):  # checked again, now that the handle pins the process
+        return None
+    handle.send_signal(signal.SIGKILL)
+    return handle
+
+
+def _has_marker(pid: int, marker: str) -> bool:
+    return f"{MARKER}={marker}".encode() in _environment(pid).split(b"\0")
+
+
+def _environment(pid: int) -> bytes:
+    """The environment of a process; empty if it has ended, or belongs to another user or the kernel."""
+    deadline = time.monotonic() + 1
+    while True:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            return b""
+        if environment or has_no_environment(pid) or time.monotonic() > deadline:
+            return environment
+        time.sleep(0.001)
 
 
 def _delete(directories: Sequence[str]) -> None:

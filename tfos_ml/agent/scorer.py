@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent.executor_process import executor
+from tfos_ml.agent.executor import executor
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.agent.scoring_client import (
     ScoringConnection,

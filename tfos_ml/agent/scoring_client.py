@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent.child_process import base_environment
-from tfos_ml.agent.executor_process import executor_cores
+from tfos_ml.agent.executor import executor_cores, read_at_start, socket_path, sweep
 from tfos_ml.agent.fork_client import Forking, start_process
-from tfos_ml.agent.shared_sockets import read_at_start, socket_path, sweep
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.limits import SCORER_ANSWER_SECONDS, SCORER_START_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks

@@ -20,16 +20,15 @@ from typing import IO
 import pyarrow as pa
 
 from tfos_ml import errors
-from tfos_ml.agent import result_upload
 from tfos_ml.agent.child_process import child_environment
-from tfos_ml.agent.executor_process import executor
+from tfos_ml.agent.executor import executor, read_at_start_only
 from tfos_ml.agent.feeder import Feeder
 from tfos_ml.agent.fork_client import Forking, Process, start_process
+from tfos_ml.agent.node_result import deliver
 from tfos_ml.agent.node_run import StandaloneMode
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import RowServer
 from tfos_ml.agent.row_source import RowSource, Send
-from tfos_ml.agent.shared_sockets import read_at_start_only
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.limits import LEASE_SECONDS, SUPERVISOR_EXIT_SECONDS
@@ -173,10 +172,10 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
             output.write(_JOINED)
             output.flush()
 
-    def deliver(rows: list[pa.RecordBatch]) -> None:
-        result_upload.deliver(lambda: rows, node.info.rank, control, patience)
+    def deliver_rows(rows: list[pa.RecordBatch]) -> None:
+        deliver(lambda: rows, node.info.rank, control, patience)
 
-    supervisor = Supervisor(task, spark_task, StandaloneMode(make_source, joined, deliver))
+    supervisor = Supervisor(task, spark_task, StandaloneMode(make_source, joined, deliver_rows))
     with contextlib.suppress(NodeFailure):  # the driver has it, or notices that the node is silent
         for _ in supervise(supervisor, ()):
             pass

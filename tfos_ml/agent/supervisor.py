@@ -22,9 +22,9 @@ from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent.node_identity import identity_of
-from tfos_ml.agent.node_output import NodeOutput
 from tfos_ml.agent.node_resources import ResourceClaim
 from tfos_ml.agent.node_run import NodeFailed, NodeRun, StandaloneMode
+from tfos_ml.agent.output import NodeOutput
 from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.agent.spark_task import (
     ApartTask,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.agent.node_info import NodeInfo
+from tfos_ml.agent.node_identity import NodeInfo
 from tfos_ml.agent.spark_task import TaskInfo
 from tfos_ml.agent.standalone_supervisor import StandaloneNode, SupervisorProcess, start_supervisor
 from tfos_ml.common.limits import CAUSE_SECONDS, CLEANUP_SECONDS, POLL_SECONDS, TASKS_END_SECONDS

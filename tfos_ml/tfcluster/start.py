@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
-from tfos_ml.agent.node_info import NodeInfo, read_infos
+from tfos_ml.agent.node_identity import NodeInfo, read_infos
 from tfos_ml.agent.standalone_supervisor import start_node
 from tfos_ml.common.limits import POLL_SECONDS, TENSORBOARD_SECONDS
 from tfos_ml.driver.preflight import check_settings, check_slots

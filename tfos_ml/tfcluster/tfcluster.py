@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode
-from tfos_ml.agent.node_info import NodeInfo
+from tfos_ml.agent.node_identity import NodeInfo
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_TIMEOUT, RESERVATION_TIMEOUT
 from tfos_ml.common.tracebacks import concise

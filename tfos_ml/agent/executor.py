@@ -1,7 +1,7 @@
-"""Names the sockets of servers on this host, so that only processes that would start alike share a server.
+"""The Spark executor that this Python worker belongs to, and the sockets of the servers that its processes share.
 
-The name depends on the executor that owns the server, and on what a process reads when it starts: its Python,
-environment variables and the configuration of Keras.
+Processes share a server only if they would start alike: the name of its socket depends on the executor, and on what a
+process reads when it starts, which is its Python, environment variables and the configuration of Keras.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tfos_ml.common.pids import start_mark
 
+_EXECUTOR = "ExecutorBackend"  # ends the main class of executors: CoarseGrained-, KubernetesExecutorBackend
 # Programs may read these variables when they start or are imported: processes share a server only if they agree.
 _READ_AT_START = (
     *("ABSL_", "ARROW_", "CUDA_", "DNNL_", "GLIBC_", "GOMP_", "GRPC_", "HIP_", "HOME", "JAX_", "KERAS_", "KMP_"),
@@ -33,6 +37,24 @@ _KERAS_DEFAULTS = {
 _PREFIX = "tfos_ml-"
 # Spark sets these for its workers, TensorFlow when it is imported, and the last is without effect without GPUs.
 _NOT_READ = ("PYTHON_DAEMON_", "PYTHON_UDF_", "PYTHON_WORKER_", "TPU_ML_PLATFORM", "CUDA_VISIBLE_DEVICES")
+
+
+def executor() -> int:
+    """The JVM that this Python worker belongs to, or else the process that has started it."""
+    for parent in psutil.Process().parents():
+        with contextlib.suppress(psutil.Error):
+            if parent.name() == "java":
+                return parent.pid
+    return os.getppid()
+
+
+def executor_cores(pid: int) -> int | None:
+    """Cores that Spark has given an executor, as its command line says; None if it is none (in local mode)."""
+    with contextlib.suppress(psutil.Error, ValueError):
+        command = psutil.Process(pid).cmdline()
+        if any(_EXECUTOR in word for word in command):  # other programs may have such an argument, too
+            return int(command[command.index("--cores") + 1])
+    return None
 
 
 def socket_path(kind: str, owner: int, key: object) -> Path:
