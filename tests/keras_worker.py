@@ -213,7 +213,7 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.data import spool
     from tfos_ml.data.arrow import fixed_shape, list_extents
     from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
-    from tfos_ml.protocol.settings import NodeSettings
+    from tfos_ml.protocol.node_task import NodeSettings
     from tfos_ml.worker.export import prepare
     from tfos_ml.worker.log_upload import LogUpload
     from tfos_ml.worker.row_store import RowStore

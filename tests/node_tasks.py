@@ -11,8 +11,7 @@ from tfos_ml.data.schema import FeedSchema
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.messages import Start
-from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 
 
 def make_task(**changes: Any) -> NodeTask:

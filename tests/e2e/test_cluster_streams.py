@@ -16,7 +16,7 @@ from tfos_ml import InputMode, TFCluster, errors
 
 STOP = """
 import sys
-from tfos_ml.tfcluster.address import ClusterAddress
+from tfos_ml.tfcluster.shutdown import ClusterAddress
 location, token = sys.stdin.read().split()
 ClusterAddress(location, token).request_stop()
 """

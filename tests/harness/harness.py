@@ -19,9 +19,8 @@ from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
-from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.settings import NodeSettings
 
 BATCH_ROWS = 1000
 CONSTANTS = {  # on the nodes
@@ -64,7 +63,7 @@ def fit(
     silence : float
         ``heartbeat_timeout``.
     **settings
-        Of :class:`tfos_ml.protocol.settings.NodeSettings`.
+        Of :class:`tfos_ml.protocol.node_task.NodeSettings`.
 
     Raises
     ------

@@ -30,9 +30,8 @@ from tfos_ml.driver import fit_job
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
-from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.settings import NodeSettings
 
 NODES, EPOCHS = 2, 2
 IDS = {0: range(30), 1: range(1000, 1033)}  # of the rows of each node

@@ -17,7 +17,7 @@ from virtual_time import Process
 from tfos_ml import errors
 from tfos_ml.agent import feed_task, standalone_supervisor
 from tfos_ml.agent.feed_task import FeedSpec
-from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.node_task import NodeSettings
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.tfcluster.tfcluster import TFCluster
 
@@ -137,8 +137,8 @@ class Cluster(Played):
                 self.must(len(self.fed) == self.schedule.calls, "calls have not returned")
 
 
-def feeding(data: Callable[[FeedSpec], Stage], spec: FeedSpec) -> Callable[[], dict[int, int | None]]:
-    """Instead of that of ``feed_jobs``."""
+def train_action(data: Callable[[FeedSpec], Stage], spec: FeedSpec) -> Callable[[], dict[int, int | None]]:
+    """Instead of that of ``feeding``."""
     return lambda: dict(data(spec).run())
 
 

@@ -20,8 +20,7 @@ from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.limits import LEASE_SECONDS
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
-from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 
 FACTS: Any = SimpleNamespace(endpoint="driver", grow_seconds=1.0, draws_stages=False)
 """What the session of a fit says."""

@@ -15,14 +15,14 @@ from simulated_spark import Spark
 from virtual_time import Process, World
 
 from tfos_ml import errors
+from tfos_ml.protocol.grace_periods import GracePeriods
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.shutdown_timeouts import ShutdownTimeouts
 
 END_SECONDS = 1_500.0  # a run with all its attempts ends by then
 LEFT_SECONDS = 200.0  # and then all its processes
 CONSTANTS = {
     "lease": LEASE, "heartbeat_timeout": HEARTBEAT, "reservation_timeout": RESERVATION, "control": None,
-    "shutdown_timeouts": ShutdownTimeouts(worker=6.0, server=1.0, evaluator=4.0),
+    "grace_periods": GracePeriods(worker=6.0, server=1.0, evaluator=4.0),
 }  # fmt: skip
 
 

@@ -133,8 +133,8 @@ class Child:
                     virtual_time.sleep(0.5 * self.training.behavior.step_seconds * draw.random())
                     parts.taken[parts.blocks[message.chunk.path]] += 1
                     self.say(messages.ChunkReleased(message.chunk.path))
-                case messages.Segment():
-                    self.say(messages.SegmentRead(message.number))
+                case messages.EndOfCall():
+                    self.say(messages.RowsRead(call=message.number))
 
     def _await(self, kind: type) -> Any:
         while not isinstance(message := self.inbox.get(), kind):

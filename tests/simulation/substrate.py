@@ -41,12 +41,12 @@ from tfos_ml.driver import (
     slots,
 )
 from tfos_ml.driver.liveness import Liveness
-from tfos_ml.protocol import control_client, partition_grants, transport
+from tfos_ml.protocol import control_client, transport
 from tfos_ml.tfcluster import feeding, shutdown, start
 
 TIMED = (
     all_gather, attempt, cluster_size, control_client, decommissioning, feed_task, feeding, fit_job, node_run,
-    partition_grants, process_monitor, progress_link, restarts, node_result, row_receiver, run, shutdown,
+    node_result, process_monitor, progress_link, restarts, row_receiver, row_server, run, shutdown,
     slots, spark_task, timeline,
 )  # fmt: skip
 THREADED = (node_run, nodes, process_monitor, progress_link, row_receiver)
@@ -147,7 +147,7 @@ def _feeds() -> Iterator[tuple[Any, str, Any]]:
     yield row_receiver, "spool", SimpleNamespace(write_block=_write_block, NoRoomError=spool.NoRoomError)
     yield row_receiver, "Path", lambda path: SimpleNamespace(unlink=lambda missing_ok=False: None)
     yield feed_task, "address_towards", lambda location: virtual_time.process().host
-    yield feeding, "feeding", clusters.feeding
+    yield feeding, "train_action", clusters.train_action
     yield standalone_supervisor, "start_supervisor", clusters.Standalone
     yield standalone_supervisor, "check_driver", lambda control: None
     yield standalone_supervisor, "task_info_of", _task_info

@@ -24,7 +24,7 @@ from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.partitions import Partitions
 from tfos_ml.driver.restarts import Decision, RestartPolicy
 from tfos_ml.keras.checkpoint.fence import Fence
-from tfos_ml.protocol.partition_grants import GRANTED, TAKEN
+from tfos_ml.protocol.control_messages import GRANTED, TAKEN
 
 WITHIN = 500  # schedules
 PLANTED = {}

@@ -9,7 +9,7 @@ from tfos_ml import errors
 from tfos_ml.protocol.channel import Channel, ChannelClosedError, QueuedChannel
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.frames import frame
-from tfos_ml.protocol.messages import EndOfInput, LogLine, ReleasePort, Segment
+from tfos_ml.protocol.messages import EndOfCall, EndOfInput, LogLine, ReleasePort
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_concurrent_senders_do_not_mix_their_messages(channels):
 
     def send(who):
         for number in range(50):
-            sender.send(Segment("x" * 5000, who, number))
+            sender.send(EndOfCall("x" * 5000, who, number))
 
     threads = [threading.Thread(target=send, args=(who,)) for who in range(8)]
     for thread in threads:
@@ -104,7 +104,7 @@ class TestQueuedChannel:
         channel, receiver = QueuedChannel(ours), Channel(theirs)
         channel.start()
         for number in range(300):
-            channel.send(Segment("x" * 10_000, number, 1))  # far more than the sockets hold
+            channel.send(EndOfCall("x" * 10_000, number, 1))  # far more than the sockets hold
         assert [message.number for message in itertools.islice(receiver, 300)] == list(range(300))
         channel.close()
         receiver.close()

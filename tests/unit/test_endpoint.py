@@ -12,7 +12,7 @@ from conftest import wait_until
 from tfos_ml import errors
 from tfos_ml.agent import row_receiver
 from tfos_ml.agent.row_receiver import RowReceiver
-from tfos_ml.agent.row_server import RowServer
+from tfos_ml.agent.row_server import GrantClient, RowServer
 from tfos_ml.data import blocks, rdd_to_arrow, spool
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.driver.control_server import ControlServer
@@ -20,13 +20,12 @@ from tfos_ml.protocol import transport
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, FeedSegment, ProgressAnswer, PutPartition
+from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, ProgressAnswer, PutPartition, TrainCall
 from tfos_ml.protocol.messages import (
     ChunkReady,
     ChunkReleased,
     Message,
 )
-from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.protocol.transport import command, connect
 
 TOKEN = "the run's token"
@@ -184,14 +183,14 @@ def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
 
 def test_only_rows_that_a_train_function_will_not_read_count_as_read_to_the_end(tmp_path):
     """A node that fails keeps them: what it then says to the driver may come before its failure."""
-    segments = [Announcement(number, FeedSegment("input", number, 1, 10.0)) for number in (1, 2)]
+    calls = [Announcement(number, TrainCall("input", number, 1, 10.0)) for number in (1, 2)]
     for is_read in (False, True):
         receiver = RowReceiver(spool.SpoolDirectories(None, tmp_path), lambda message: None)
-        receiver.take_answer(ProgressAnswer(stop=False, announcements=segments[:1]))
+        receiver.take_answer(ProgressAnswer(stop=False, announcements=calls[:1]))
         if is_read:
             receiver.close()
         receiver.stop()
-        receiver.take_answer(ProgressAnswer(stop=False, announcements=segments))
+        receiver.take_answer(ProgressAnswer(stop=False, announcements=calls))
         said = receiver.progress()
         assert (said["over"], said["pending"]) == ((True, []) if is_read else (False, [1, 2]))
         assert not receiver.wait_for_room(10.0)

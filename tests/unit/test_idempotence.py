@@ -19,14 +19,17 @@ from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo
 from tfos_ml.common.local_files import FileWriter
-from tfos_ml.driver import feeds as driver_feeds
 from tfos_ml.driver import nodes as driver_nodes
+from tfos_ml.driver import partitions as driver_partitions
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.partitions import Partitions, check_rows
 from tfos_ml.protocol import control_client, results, transport
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
+    GRANTED,
+    PENDING,
+    TAKEN,
     GetOutcome,
     NodeProgress,
     ReportGone,
@@ -34,8 +37,7 @@ from tfos_ml.protocol.control_messages import (
     SendResults,
 )
 from tfos_ml.protocol.failure import NodeFailure, find_failure
-from tfos_ml.protocol.partition_grants import GRANTED, PENDING, TAKEN
-from tfos_ml.tfcluster.address import ClusterAddress
+from tfos_ml.tfcluster.shutdown import ClusterAddress
 
 DEADLINE = 10.0
 FAULTS = ["lost", "late", "doubled", "overtaken"]
@@ -96,7 +98,7 @@ def impatient(monkeypatch):
     """Callers do not wait long for an answer, and late ones take longer."""
     monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.3)
     monkeypatch.setattr(control_client, "CALL_RETRY_SECONDS", 0.02)
-    for module in (driver_nodes, driver_feeds):
+    for module in (driver_nodes, driver_partitions):
         monkeypatch.setattr(module, "OUTCOME_SECONDS", 0.2)
 
 

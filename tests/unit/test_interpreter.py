@@ -8,7 +8,7 @@ from node_tasks import make_start
 from tfos_ml.agent.child_process import ChildProcess, child_environment
 from tfos_ml.common.interpreter import module_command, search_path
 from tfos_ml.protocol.channel import Channel
-from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.node_task import NodeSettings
 
 DEADLINE = 30.0
 PLANTED = ("json.py", "socket.py", "runpy.py", "psutil.py", "pyarrow.py", "numpy.py", "tfos_ml/__init__.py")

@@ -11,8 +11,8 @@ from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.codec import MessageError, decode, encode
 from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.node_task import NodeSettings, Telemetry
 from tfos_ml.protocol.position import Position
-from tfos_ml.protocol.settings import NodeSettings, Telemetry
 
 COUNTS = m.RowCounts("AAAA", rows={"train": 3, "validation": 1}, skipped=2, extents=[[[1, 2]], []])
 SETTINGS = NodeSettings(
@@ -24,7 +24,7 @@ SCHEMA = FeedSchema(
 EXAMPLES = [
     make_start(settings=SETTINGS, schema=SCHEMA),
     m.ChunkReady("train", Chunk("/dev/shm/é", 10, 1000, False, exchange=3)),
-    m.Segment("input", 7, 2),
+    m.EndOfCall("input", 7, 2),
     m.EndOfInput(),
     m.Agreement({"worker:0": COUNTS, "worker:1": m.RowCounts(why="has ended")}),
     m.BarrierPassed("start", None),
@@ -34,9 +34,9 @@ EXAMPLES = [
     m.Heartbeat(serves=True),
     m.Reading("dataset", keeps_rows=True),
     m.ChunkReleased("/a"),
-    m.ChunkRead("/a"),
-    m.SegmentRead(7),
-    m.RowsTaken(),
+    m.RowsRead(chunk="/a"),
+    m.RowsRead(call=7),
+    m.RowsRead(),
     m.Answers("/a", [(1, 20), (2, 3)]),
     m.ReleasePort(),
     m.BarrierReached("start"),
@@ -76,8 +76,8 @@ def test_what_is_no_message_is_an_error(content):
         ({}, "missing required field `type`"),
         ({"type": "Nothing"}, "Invalid value 'Nothing'"),
         ({"type": "EndOfInput", "more": 1}, "unknown field `more`"),
-        ({"type": "Segment", "stream": "input"}, "missing required field `number`"),
-        ({"type": "SegmentRead", "number": "7"}, r"Expected `int`, got `str` - at `\$\.number`"),
+        ({"type": "EndOfCall", "stream": "input"}, "missing required field `number`"),
+        ({"type": "RowsRead", "call": "7"}, r"Expected `int | null`, got `str` - at `\$\.call`"),
         ({"type": "LogLine", "text": None}, r"Expected `str`, got `None` - at `\$\.text`"),
         ({"type": "Answers", "path": "/a", "runs": {}}, r"Expected `array`, got `object` - at `\$\.runs`"),
         ({"type": "ChunkReady", "stream": "a", "chunk": {}}, r"missing required field `path` - at `\$\.chunk`"),

@@ -15,8 +15,8 @@ from tfos_ml.data import spool
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.failure import NodeFailure
+from tfos_ml.protocol.node_task import NodeSettings
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.settings import NodeSettings
 
 ROOM_FOR_TWO = "size=1m,nr_inodes=3"  # the root takes one
 

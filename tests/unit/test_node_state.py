@@ -16,19 +16,19 @@ from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_messages import Broken, Ending, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.shutdown_timeouts import Limit, ShutdownTimeouts
+from tfos_ml.protocol.grace_periods import GracePeriod, GracePeriods
 
 JOIN, HEARTBEAT, LEASE = 10.0, 30.0, 20.0
 OWN = Failure(errors.TrainFnError, "the train function raised")
 COLLATERAL = Failure(errors.TrainFnError, "a collective broke", collateral=True)
 CONTROL = {"location": "grpc://127.0.0.1:1", "token": "t"}
-TIMEOUTS = ShutdownTimeouts(worker=3.0, server=1.0, evaluator=2.0)
+TIMEOUTS = GracePeriods(worker=3.0, server=1.0, evaluator=2.0)
 
 
 def make_state(template=None, rank=0, is_standalone=False, control=CONTROL):
     template = template or make_template(1)
     task = make_task(
-        template=template, shutdown_timeouts=TIMEOUTS, heartbeat_timeout=HEARTBEAT, control=control, lease=LEASE
+        template=template, grace_periods=TIMEOUTS, heartbeat_timeout=HEARTBEAT, control=control, lease=LEASE
     )
     return NodeState(identity_of(task, rank, "127.0.0.1"), JOIN, is_standalone)
 
@@ -169,7 +169,9 @@ class TestGrace:
         nodes.handle(0, e.DriverSeen(ProgressAnswer(False), 0.0, False))
         nodes.tick(100.0)
         assert nodes.states[0].process is ProcessState.RUNS
-        nodes.handle(0, e.DriverSeen(ProgressAnswer(False, ending=Ending(Limit(7.0, "grace_secs=7"))), 0.0, False))
+        nodes.handle(
+            0, e.DriverSeen(ProgressAnswer(False, ending=Ending(GracePeriod(7.0, "grace_secs=7"))), 0.0, False)
+        )
         nodes.tick(6.9)
         assert nodes.states[0].process is ProcessState.RUNS
         nodes.tick(0.2)
@@ -299,7 +301,9 @@ TEMPLATES = [
 def random_event(draw, size):
     """Any event, of any content, whether or not it can come now."""
     answer = ProgressAnswer(
-        draw.random() < 0.01, draw.random() < 0.5, draw.choice([None, None, Ending(), Ending(Limit(1.0, "limit"))])
+        draw.random() < 0.01,
+        draw.random() < 0.5,
+        draw.choice([None, None, Ending(), Ending(GracePeriod(1.0, "limit"))]),
     )
     counts, status = encode_text(m.RowCounts("AAAA")), [encode_text(m.NodeStatus()), encode_text(m.NodeStatus(rows=3))]
     return draw.choice(

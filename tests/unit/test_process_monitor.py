@@ -52,8 +52,8 @@ def events_until_exit(monitor):
 
 
 def test_messages_come_in_order_before_the_exit(watch):
-    monitor = watch("for i in range(3): channel.send(SegmentRead(i))\nchannel.send(Returned())")
-    assert events_until_exit(monitor) == [*(m.SegmentRead(i) for i in range(3)), m.Returned(), ProcessExited(0)]
+    monitor = watch("for i in range(3): channel.send(RowsRead(call=i))\nchannel.send(Returned())")
+    assert events_until_exit(monitor) == [*(m.RowsRead(call=i) for i in range(3)), m.Returned(), ProcessExited(0)]
     assert monitor.silent is None
     assert list(monitor.events(0)) == []
 
@@ -66,8 +66,10 @@ def test_the_exit_says_how_it_ended(watch, lines, returncode):
 
 
 def test_an_exit_is_seen_although_a_process_that_was_left_behind_holds_the_connection(watch):
-    lines = "if os.fork(): channel.send(SegmentRead(7)); channel.send(Returned()); os._exit(0)\nfor _ in channel: pass"
-    assert events_until_exit(watch(lines)) == [m.SegmentRead(7), m.Returned(), ProcessExited(0)]
+    lines = (
+        "if os.fork(): channel.send(RowsRead(call=7)); channel.send(Returned()); os._exit(0)\nfor _ in channel: pass"
+    )
+    assert events_until_exit(watch(lines)) == [m.RowsRead(call=7), m.Returned(), ProcessExited(0)]
 
 
 def test_a_process_that_sends_what_is_no_message_is_of_another_version(watch):

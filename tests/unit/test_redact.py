@@ -9,8 +9,7 @@ from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.publishing import check_destination, fetch
 from tfos_ml.keras.checkpoint.directory import check_model_dir
 from tfos_ml.protocol.cluster_template import make_template
-from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.settings import NodeSettings
+from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ TLS_ALERT = 0x15
 # A driver and a node in a process of its own. When its input ends it says what has come in.
 SERVERS = """
 import json, sys
-from tfos_ml.protocol.partition_grants import GrantClient
+from tfos_ml.agent.row_server import GrantClient
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.agent.row_server import RowServer

@@ -124,7 +124,7 @@ class NodeRun:
             about["log_dir"] = self._resources.log_dir
         trained_at = state.since.get(Phase.DRAINING)
         if self._member.is_auxiliary and trained_at is not None and state.works:
-            about["works_on"] = WorksOn(self._member.node.label, now - trained_at, self._task.shutdown_timeouts.worker)
+            about["works_on"] = WorksOn(self._member.node.label, now - trained_at, self._task.grace_periods.worker)
         about |= {"trained": self._outcome.trained, "saved": self._outcome.saved}
         return NodeProgress(**self._source.progress(), **about)
 

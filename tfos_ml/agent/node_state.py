@@ -36,7 +36,7 @@ from tfos_ml.protocol import messages
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import Broken, ProgressAnswer
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.shutdown_timeouts import ended_at_work, ended_late, limit_of, lost_peers
+from tfos_ml.protocol.grace_periods import ended_at_work, ended_late, grace_period_of, lost_peers
 
 UNFINISHED = (
     "the process exited with code 0 before its train function had returned: the train function or a library called "
@@ -100,7 +100,7 @@ class NodeState:
         self.process = ProcessState.RUNS
         self.serves = False
         self.broken_at: float | None = None
-        self.limit = limit_of(member.role.job_name, member.task.shutdown_timeouts)
+        self.limit = grace_period_of(member.role.job_name, member.task.grace_periods)
         self.total_rows = 0
         self.ended_at_work: str | None = None
         self._failure: Failure | None = None  # of the process

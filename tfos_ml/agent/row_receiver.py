@@ -31,16 +31,14 @@ from tfos_ml.data import blocks, spool
 from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.messages import (
     Answers,
-    ChunkRead,
     ChunkReady,
     ChunkReleased,
+    EndOfCall,
     EndOfInput,
     Message,
     Reading,
     RowCounts,
-    RowsTaken,
-    Segment,
-    SegmentRead,
+    RowsRead,
 )
 from tfos_ml.protocol.transport import TransportServer
 
@@ -188,23 +186,23 @@ class RowReceiver(RowSource):
     # For the driver
 
     def take_answer(self, answer: ProgressAnswer) -> None:
-        """See :class:`RowSource`: the driver announces the ends of segments and of the input, with every answer."""
+        """See :class:`RowSource`: the driver announces the ends of calls and of the input, with every answer."""
         for announcement in answer.announcements:
             with self._changed:
                 if announcement.serial <= self._heard:
                     continue
                 self._heard = announcement.serial
-                if announcement.segment is None:
+                if announcement.call is None:
                     self._input_ended = True
                 else:
-                    self._end_segment(**structs.asdict(announcement.segment))
+                    self._end_call(**structs.asdict(announcement.call))
 
-    def _end_segment(self, stream: str, number: int, epochs: int, feed_timeout: float) -> None:
+    def _end_call(self, stream: str, number: int, epochs: int, feed_timeout: float) -> None:
         """All rows of one call of ``train`` have come."""
         self._touch()
         if not self._is_read:
             self._pending[number] = feed_timeout
-            self._send(Segment(stream, number, epochs))
+            self._send(EndOfCall(stream, number, epochs))
 
     def progress(self) -> dict[str, Any]:
         """See :class:`RowSource`."""
@@ -256,14 +254,13 @@ class RowReceiver(RowSource):
                     del self._outstanding[message.path]
                     Path(message.path).unlink()
                     self._changed.notify_all()
-                case ChunkRead():
-                    self._outstanding[message.path].is_read = True
-                case SegmentRead():
-                    self._pending.pop(message.number, None)  # none are once no more rows are wanted
+                case RowsRead():
+                    if message.chunk is not None:
+                        self._outstanding[message.chunk].is_read = True
+                    if message.call is not None:
+                        self._pending.pop(message.call, None)  # none are once no more rows are wanted
                 case Answers():
                     self._send_back(message)
-                case RowsTaken():
-                    pass
                 case _:
                     return False
             self._touch()

@@ -7,6 +7,7 @@ results. Only members of the run may connect, and nothing is unpickled. Malforme
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,17 +20,25 @@ from tfos_ml.data import blocks
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.codec import encode
-from tfos_ml.protocol.control_messages import ExchangeRows, PutPartition
-from tfos_ml.protocol.partition_grants import GrantClient
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import (
+    GRANTED,
+    PENDING,
+    ClaimPartition,
+    CommitPartition,
+    ExchangeRows,
+    PutPartition,
+    ReleasePartition,
+)
 from tfos_ml.protocol.transport import Service, TransportServer
 
 
 class RowServer(TransportServer):
     """Listens from construction until :meth:`close`."""
 
-    def __init__(self, receiver: RowReceiver, endpoint: Endpoint | str, token: str, claims: GrantClient):
+    def __init__(self, receiver: RowReceiver, endpoint: Endpoint | str, token: str, grants: GrantClient):
         self._receiver = receiver
-        self._grants = claims
+        self._grants = grants
         super().__init__(
             endpoint, token, Service(puts={PutPartition: self._put}, exchanges={ExchangeRows: self._exchange})
         )
@@ -101,6 +110,41 @@ class RowServer(TransportServer):
         finally:
             self._receiver.close_exchange(exchange)
             rows.wait()
+
+
+class GrantClient:
+    """A node's access to the driver's grants; for several threads.
+
+    Calls that get no answer are repeated for `patience` seconds.
+    """
+
+    def __init__(self, client: ControlClient, patience: float):
+        self._client = client
+        self._patience = patience
+
+    def take(self, number: int, partition: int, claimant: str) -> bool:
+        """Claim a partition; returns whether it is granted. Waits while another claimant has it and has not committed.
+
+        Raises ``pyarrow.ArrowException`` if the driver's answer is not known. Then nothing may be committed.
+        """
+        deadline = time.monotonic() + self._patience
+        while True:
+            state = self._client.call_reliably(ClaimPartition(number, partition, claimant), self._patience).state
+            if state != PENDING:
+                return state == GRANTED
+            if time.monotonic() > deadline:
+                raise flight.FlightUnavailableError(
+                    f"partition {partition} is granted to another attempt, which has not committed it for "
+                    f"{self._patience:g} s"
+                )
+
+    def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
+        """Report that the rows have been handed to the train function; raises as :meth:`take`."""
+        self._client.call_reliably(CommitPartition(number, partition, claimant, rows), self._patience)
+
+    def release(self, number: int, partition: int, claimant: str) -> None:
+        """Report that the rows will not be handed to the train function; raises as :meth:`take`."""
+        self._client.call_reliably(ReleasePartition(number, partition, claimant), self._patience)
 
 
 class _ExchangeReader:

@@ -27,7 +27,7 @@ from tfos_ml.agent.fork_client import Forking, Process, start_process
 from tfos_ml.agent.node_result import deliver
 from tfos_ml.agent.node_run import StandaloneMode
 from tfos_ml.agent.row_receiver import RowReceiver
-from tfos_ml.agent.row_server import RowServer
+from tfos_ml.agent.row_server import GrantClient, RowServer
 from tfos_ml.agent.row_source import RowSource, Send
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
@@ -38,7 +38,6 @@ from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.partition_grants import GrantClient
 from tfos_ml.worker.fork_server import NO_MARKER
 
 MODULE = "tfos_ml.agent.standalone_supervisor"
@@ -161,8 +160,8 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
     spark_task = PlainTask(node.info, control, task.template.size, node.owner, patience)
 
     def serve(receiver: RowReceiver) -> RowServer:
-        claims = GrantClient(ControlClient(**control), patience)
-        return RowServer(receiver, node_endpoint(node.info.host, task.node_ports), control["token"], claims)
+        grants = GrantClient(ControlClient(**control), patience)
+        return RowServer(receiver, node_endpoint(node.info.host, task.node_ports), control["token"], grants)
 
     def make_source(task: NodeTask, directories: SpoolDirectories, send: Send) -> RowSource:
         return RowReceiver(directories, send, serve) if node.is_fed else Feeder(task, directories, send)

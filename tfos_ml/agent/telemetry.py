@@ -19,7 +19,7 @@ KEPT_SYSTEM_REPORTS = 1000  # kept if they cannot be sent at once
 
 
 class NodeTelemetry:
-    """Collects and sends what the run's :class:`tfos_ml.protocol.settings.Telemetry` asks of one node."""
+    """Collects and sends what the run's :class:`tfos_ml.protocol.node_task.Telemetry` asks of one node."""
 
     def __init__(self, member: NodeIdentity):
         self._task = member.task

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tfos_ml.compat.map_functions import MapFun, run_in_cluster
-from tfos_ml.driver.programs import check_map_fun
 from tfos_ml.tfcluster import tfcluster
+from tfos_ml.tfcluster.arguments import check_map_fun
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

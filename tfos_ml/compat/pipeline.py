@@ -25,9 +25,9 @@ from tfos_ml.compat.gpu_info import num_gpus
 from tfos_ml.compat.map_functions import MapFun
 from tfos_ml.compat.util import removed
 from tfos_ml.data.schema import quoted
-from tfos_ml.driver.programs import classic_session
 from tfos_ml.errors import ParamError
 from tfos_ml.stages.tf_model import TFModel as NativeModel
+from tfos_ml.tfcluster.arguments import classic_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,7 +6,7 @@ from typing import Any
 
 from tfos_ml.errors import ParamError
 from tfos_ml.protocol.addresses import SERVER_VARIABLE as TFOS_SERVER_PORT
-from tfos_ml.tfcluster.address import ClusterAddress
+from tfos_ml.tfcluster.shutdown import ClusterAddress
 
 __all__ = ["TFOS_SERVER_PORT", "Client"]
 

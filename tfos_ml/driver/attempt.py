@@ -19,12 +19,11 @@ from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.decommissioning import Decommissioning
 from tfos_ml.driver.fit_reports import FitReports
-from tfos_ml.driver.progress import Progress
+from tfos_ml.driver.progress import Progress, WaitNotice
 from tfos_ml.driver.run import Run, one_at_a_time
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.driver.slots import Slots
 from tfos_ml.driver.spark_job import SparkJob
-from tfos_ml.driver.wait_notice import WaitNotice
 from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.codec import decode

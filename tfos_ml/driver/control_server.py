@@ -15,8 +15,8 @@ from threading import Condition
 from typing import Any
 
 from tfos_ml.driver.all_gather import AllGather
-from tfos_ml.driver.feeds import Feeds
 from tfos_ml.driver.nodes import Nodes
+from tfos_ml.driver.partitions import Feeds
 from tfos_ml.protocol.addresses import Endpoint
 from tfos_ml.protocol.cluster_template import ClusterTemplate
 from tfos_ml.protocol.transport import Service, TransportServer

@@ -229,11 +229,11 @@ class Nodes:
         """Whether nodes should stop."""
         return self._stopping or not self._is_wanted() or (self._outlive_tasks and self._failure is not None)
 
-    def announce(self, segment: messages.FeedSegment | None) -> int:
-        """Announce the end of a segment, or of the input, to all nodes; returns the announcement's number."""
+    def announce(self, call: messages.TrainCall | None) -> int:
+        """Announce the end of a call of ``train``, or of the input, to all nodes; returns the announcement's number."""
         with self.changed:
             self._announced += 1
-            self._announcements.append(messages.Announcement(self._announced, segment))
+            self._announcements.append(messages.Announcement(self._announced, call))
             return self._announced
 
     def _news(self, heard: int | None) -> list[messages.Announcement]:

@@ -6,12 +6,13 @@ which Spark draws a bar of its own get lines.
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.common.limits import SHOWN_SECONDS
+from tfos_ml.common.limits import NOTICE_SECONDS, SHOWN_SECONDS
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.driver.learning_curves import svg
 from tfos_ml.protocol.control_messages import NodeProgress
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from tfos_ml.driver.control_server import ControlServer
 
+logger = logging.getLogger(__name__)
 CLEAR_LINE, SPARKS_BAR = "\r\x1b[2K", "\r" + 80 * " " + "\r"  # the second where nothing knows escapes: files, consoles
 BAR_FORMAT = "{desc} {bar} {n_fmt}/{total_fmt} epochs [{elapsed}{postfix}]"
 
@@ -148,6 +150,21 @@ class Progress:
             self._bar.set_postfix(self._metrics, refresh=False)
         self._bar.refresh()
         self._bar.close()
+
+
+class WaitNotice:
+    """Says once which nodes the run waits for after the chief has ended."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def update(self, progress: Mapping[int, NodeProgress]) -> None:
+        """Take up the latest state of each node."""
+        waiting = [known.works_on for known in progress.values() if known.works_on is not None]
+        if waiting and not self._said and max(node.seconds for node in waiting) > NOTICE_SECONDS:
+            self._said = True
+            labels = ", ".join(node.label for node in waiting)
+            logger.warning("The chief has ended. Waiting for %s to return, at most %g s", labels, waiting[0].limit)
 
 
 def _position(progress: Mapping[int, NodeProgress]) -> Position | None:

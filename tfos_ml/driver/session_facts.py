@@ -13,8 +13,8 @@ from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.driver.preflight import allocates_dynamically, encryption_of
 from tfos_ml.driver.progress import draws_stages
 from tfos_ml.protocol.addresses import Endpoint, client_endpoint, driver_endpoint
-from tfos_ml.protocol.settings import NodeSettings
-from tfos_ml.protocol.shutdown_timeouts import ShutdownTimeouts
+from tfos_ml.protocol.grace_periods import GracePeriods
+from tfos_ml.protocol.node_task import NodeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ class SessionFacts:
     fork_owner: int | None  # this process, if the nodes use its fork server, too
     grow_seconds: float  # between two checks whether an elastic fit could have more nodes
     node_ports: range
-    shutdown_timeouts: ShutdownTimeouts
+    grace_periods: GracePeriods
     node_settings: NodeSettings  # the defaults, with what the session says
 
     @classmethod
@@ -55,7 +55,7 @@ class SessionFacts:
             fork_owner=fork_owner(spark),
             grow_seconds=settings.GROW.of(spark),
             node_ports=settings.NODE_PORTS.of(spark),
-            shutdown_timeouts=ShutdownTimeouts(
+            grace_periods=GracePeriods(
                 worker=settings.WORKER_GRACE.of(spark), evaluator=settings.EVALUATOR_GRACE.of(spark)
             ),
             node_settings=node_settings(spark, takes_port_variables),

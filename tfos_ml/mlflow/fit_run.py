@@ -22,7 +22,7 @@ from tfos_ml.mlflow import content, flavor, models, pipelines
 from tfos_ml.mlflow.runs import Run, Runs
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
-from tfos_ml.protocol.settings import Telemetry
+from tfos_ml.protocol.node_task import Telemetry
 from tfos_ml.stages.fit_listener import FitListener
 from tfos_ml.stages.tf_model import scoring_at
 

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar, get_args
 from msgspec import field
 
 from tfos_ml.protocol.codec import Struct
+from tfos_ml.protocol.grace_periods import GracePeriod
 from tfos_ml.protocol.position import Position
-from tfos_ml.protocol.shutdown_timeouts import Limit
 
 A = TypeVar("A")
 
@@ -70,7 +70,7 @@ class NodeProgress(Struct, frozen=True):
     saved: Position | None = None  # of its last checkpoint
 
 
-class FeedSegment(Struct, frozen=True):
+class TrainCall(Struct, frozen=True):
     """All rows of one call of ``train`` have come."""
 
     stream: str  # the queue
@@ -80,16 +80,16 @@ class FeedSegment(Struct, frozen=True):
 
 
 class Announcement(Struct, frozen=True):
-    """An announcement of the driver to all nodes, numbered from 1: the end of a segment, or of the input."""
+    """An announcement of the driver to all nodes, numbered from 1: the end of a call of ``train``, or of the input."""
 
     serial: int
-    segment: FeedSegment | None
+    call: TrainCall | None
 
 
 class Ending(Struct, frozen=True):
     """The cluster is being shut down; `limit` is the timeout of servers and evaluators, if the call sets one."""
 
-    limit: Limit | None = None
+    limit: GracePeriod | None = None
 
 
 class ProgressAnswer(Struct, frozen=True):
@@ -204,6 +204,9 @@ class AssignPartition(Request[PartitionAssignment], frozen=True):
     number: int
     partition: int
     host: str
+
+
+GRANTED, TAKEN, PENDING = "granted", "taken", "pending"
 
 
 class ClaimState(Struct, frozen=True):

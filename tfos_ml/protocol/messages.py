@@ -14,8 +14,8 @@ from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.node_task import NodeSettings
 from tfos_ml.protocol.position import Position
-from tfos_ml.protocol.settings import NodeSettings
 
 # From the supervisor
 
@@ -52,7 +52,7 @@ class ChunkReady(Struct, frozen=True):
     chunk: Chunk
 
 
-class Segment(Struct, frozen=True):
+class EndOfCall(Struct, frozen=True):
     """All chunks of one call of ``TFCluster.train`` have been sent; `epochs` says how often they are to be read."""
 
     stream: str
@@ -108,7 +108,7 @@ class ClusterDone(Struct, frozen=True):
 
 
 ToWorker: TypeAlias = (
-    Start | ChunkReady | Segment | EndOfInput | Agreement | BarrierPassed | PortReleased | ClusterDone | Preempted
+    Start | ChunkReady | EndOfCall | EndOfInput | Agreement | BarrierPassed | PortReleased | ClusterDone | Preempted
 )
 
 # From the TensorFlow process
@@ -133,20 +133,11 @@ class ChunkReleased(Struct, frozen=True):
     path: str
 
 
-class ChunkRead(Struct, frozen=True):
-    """A chunk has been read, and will be again."""
+class RowsRead(Struct, frozen=True):
+    """Rows have been read: a chunk that will be read again, or all of a call; any others are noted once a second."""
 
-    path: str
-
-
-class SegmentRead(Struct, frozen=True):
-    """All rows of one call of ``TFCluster.train`` have been read."""
-
-    number: int
-
-
-class RowsTaken(Struct, frozen=True):
-    """The train function has taken rows; sent once a second at most."""
+    chunk: str | None = None  # its path
+    call: int | None = None  # of ``TFCluster.train``
 
 
 class Answers(Struct, frozen=True):
@@ -211,7 +202,7 @@ class Returned(Struct, frozen=True):
 
 
 FromWorker: TypeAlias = (
-    Heartbeat | Reading | ChunkReleased | ChunkRead | SegmentRead | RowsTaken | Answers | ReleasePort | BarrierReached
+    Heartbeat | Reading | ChunkReleased | RowsRead | Answers | ReleasePort | BarrierReached
     | Report | LogLine | Summary | Trained | Exported | Results | Returned | Failure
 )  # fmt: skip
 Message: TypeAlias = ToWorker | FromWorker

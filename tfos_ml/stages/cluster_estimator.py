@@ -34,9 +34,8 @@ from tfos_ml.driver.snapshot import WrittenSnapshot, delete_snapshot
 from tfos_ml.inference.publishing import check_destination, check_log_dir
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
-from tfos_ml.protocol.node_task import NodeTask
+from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 from tfos_ml.protocol.paths import is_remote
-from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
 from tfos_ml.stages.fit_outcome import tell_skipped, timeline_of, warn_of_outcome
@@ -169,7 +168,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             snapshot=snapshot,
             lease=facts.lease,
             first_rank=self._first_rank(),
-            shutdown_timeouts=facts.shutdown_timeouts,
+            grace_periods=facts.grace_periods,
         )
 
     @abstractmethod

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.protocol.settings import Telemetry
+from tfos_ml.protocol.node_task import Telemetry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

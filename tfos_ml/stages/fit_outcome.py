@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.errors import IndependentWorkersWarning, NothingExportedWarning
-from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
+from tfos_ml.protocol.grace_periods import warn_of_ended
 from tfos_ml.worker.outcome import RETURNED
 
 if TYPE_CHECKING:

@@ -43,8 +43,8 @@ from tfos_ml.keras.model.source import (
     source_of,
 )
 from tfos_ml.keras.programs import evaluate, train
+from tfos_ml.protocol.node_task import NodeSettings
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
-from tfos_ml.protocol.settings import NodeSettings
 from tfos_ml.stages.adapt_rows import adapt_rows
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program
 from tfos_ml.stages.declared import document_params

@@ -1,19 +1,41 @@
-"""The end of a ``TFCluster``: what is waited for, and for how long."""
+"""The end of a ``TFCluster``: who may request it, what is waited for, and for how long."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfos_ml import errors
-from tfos_ml.common.limits import CLEANUP_SECONDS, POLL_SECONDS, STREAM_SECONDS
+from tfos_ml.common.limits import CLEANUP_SECONDS, POLL_SECONDS, STOP_STREAM_SECONDS, STREAM_SECONDS
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.progress import WaitNotice
 from tfos_ml.driver.run import Run
-from tfos_ml.driver.wait_notice import WaitNotice
-from tfos_ml.protocol.control_messages import Ending
-from tfos_ml.protocol.shutdown_timeouts import Limit
+from tfos_ml.protocol.control_client import ControlClient
+from tfos_ml.protocol.control_messages import Ending, RequestStop
+from tfos_ml.protocol.grace_periods import GracePeriod
+
+
+@dataclass(frozen=True)
+class ClusterAddress:
+    """Where, and with which token, another process may reach a running cluster's driver.
+
+    Examples
+    --------
+    >>> ClusterAddress(location, token).request_stop()              # doctest: +SKIP
+    """
+
+    location: str
+    token: str = field(repr=False)
+
+    def request_stop(self) -> None:
+        """Ask the driver to end the stream that feeds it; raises ``pyarrow.lib.ArrowException`` if it is not there."""
+        client = ControlClient(self.location, self.token)
+        try:
+            client.call_reliably(RequestStop(), STOP_STREAM_SECONDS)
+        finally:
+            client.close()
 
 
 @dataclass
@@ -60,13 +82,13 @@ class Shutdown:
         """
         nodes, notice = self.control.nodes, WaitNotice()
         nodes.announce(None)
-        nodes.ending = Ending(Limit.of_setting("grace_secs", float(grace_secs)) if grace_secs > 0 else None)
+        nodes.ending = Ending(GracePeriod.of_setting("grace_secs", float(grace_secs)) if grace_secs > 0 else None)
         last_deadline = self.deadline + CLEANUP_SECONDS
         while not nodes.have_results(range(self.run.task.template.size), POLL_SECONDS):
             self.run.check()
             is_trained = all(node.job_name in ("ps", "evaluator") for node in nodes.unfinished())
             if time.monotonic() > self.deadline and is_trained:
-                nodes.ending = Ending(Limit(0.0, f"timeout={self.timeout:g}"))
+                nodes.ending = Ending(GracePeriod(0.0, f"timeout={self.timeout:g}"))
                 self.deadline = last_deadline
             self._check_time()
             notice.update(nodes.progress())

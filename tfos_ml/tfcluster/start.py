@@ -1,18 +1,24 @@
-"""Starts the nodes of a ``TFCluster``, and waits until they have met."""
+"""Starts the nodes of a ``TFCluster`` or ``TFParallel``, and waits until those of a cluster have met."""
 
 from __future__ import annotations
 
 import time
+import uuid
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.agent.node_identity import NodeInfo, read_infos
 from tfos_ml.agent.standalone_supervisor import start_node
 from tfos_ml.common.limits import POLL_SECONDS, TENSORBOARD_SECONDS
+from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.preflight import check_settings, check_slots
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.run import Run, one_at_a_time
+from tfos_ml.driver.session_facts import SessionFacts
+from tfos_ml.protocol.artifacts import publish
+from tfos_ml.protocol.cluster_template import ClusterTemplate
+from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -25,6 +31,33 @@ def check_spark(spark: SparkSession, num_executors: int, on_driver: int, timeout
     name = "num_executors - num_ps" if on_driver else "num_executors"
     check_slots(spark, num_executors - on_driver, timeout, name=name, advice="Lower num_executors")
     check_executors(spark, num_executors)
+
+
+def make_task(
+    spark: SparkSession,
+    facts: SessionFacts,
+    template: ClusterTemplate,
+    program: bytes,
+    settings: NodeSettings,
+    **others: Any,
+) -> NodeTask:
+    """What the nodes of a program do, which gets no rows from its job; `others` are more fields."""
+    return NodeTask(
+        run_id=uuid.uuid4().hex[:12],
+        template=template,
+        schema=FeedSchema(()),
+        payload=publish(spark, program),
+        settings=settings,
+        environment={},
+        export_dir=None,
+        control=None,
+        lease=facts.lease,
+        node_ports=facts.node_ports,
+        shares_console=facts.is_local,
+        idle_seconds=facts.idle_seconds,
+        fork_owner=facts.fork_owner,
+        **others,
+    )
 
 
 def start_nodes(run: Run, ranks: RDD[int], program: bytes, is_fed: bool) -> list[NodeInfo]:

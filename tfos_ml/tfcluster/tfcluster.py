@@ -18,22 +18,27 @@ from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_TIMEOUT, RESERVATION_TIM
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.programs import check_map_fun, classic_session, make_task
 from tfos_ml.driver.progress import NodesWatch
 from tfos_ml.driver.run import Run
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol import results
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
+from tfos_ml.protocol.grace_periods import warn_of_ended
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.tf_model import TFModel
-from tfos_ml.tfcluster.address import ClusterAddress
-from tfos_ml.tfcluster.argument_checks import check_arguments, check_epochs, check_seconds, input_mode_of
+from tfos_ml.tfcluster.arguments import (
+    check_arguments,
+    check_epochs,
+    check_map_fun,
+    check_seconds,
+    classic_session,
+    input_mode_of,
+)
 from tfos_ml.tfcluster.feeding import Feeding
-from tfos_ml.tfcluster.shutdown import Shutdown
-from tfos_ml.tfcluster.start import await_tensorboard, check_spark, start_nodes
+from tfos_ml.tfcluster.shutdown import ClusterAddress, Shutdown
+from tfos_ml.tfcluster.start import await_tensorboard, check_spark, make_task, start_nodes
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -201,7 +206,7 @@ class TFCluster:
             barrier=False,
             first_rank=on_driver,
             reservation_timeout=reservation_timeout,
-            shutdown_timeouts=facts.shutdown_timeouts,
+            grace_periods=facts.grace_periods,
             verbose=verbose,
         )
         cluster = cls._of_task(spark, facts, task, mode)

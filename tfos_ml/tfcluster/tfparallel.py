@@ -17,15 +17,16 @@ from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots
 from tfos_ml.driver.probe import check_executors
-from tfos_ml.driver.programs import check_map_fun, classic_session, make_task
 from tfos_ml.driver.run import Run
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol import results
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
+from tfos_ml.protocol.grace_periods import warn_of_ended
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
-from tfos_ml.protocol.shutdown_timeouts import warn_of_ended
+from tfos_ml.tfcluster.arguments import check_map_fun, classic_session
+from tfos_ml.tfcluster.start import make_task
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -19,7 +19,7 @@ from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError
 from tfos_ml.protocol.channel import Channel
-from tfos_ml.protocol.messages import Answers, ChunkRead, ChunkReleased, RowsTaken, Segment, SegmentRead
+from tfos_ml.protocol.messages import Answers, ChunkReleased, EndOfCall, RowsRead
 from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.inbox import Inbox
 
@@ -57,16 +57,16 @@ class ClusterFeed(DataFeed):
     def _read(self) -> Iterator[pa.RecordBatch]:
         kept: list[Chunk] = []
         while (item := self._inbox.next_item(self._stream, timeout=None)) is not None:
-            if isinstance(item, Segment):
+            if isinstance(item, EndOfCall):
                 yield from self._replay(kept, item.epochs)
-                self._channel.send(SegmentRead(item.number))
+                self._channel.send(RowsRead(call=item.number))
                 kept = []
                 continue
             self._check_mode(item)
             yield from read_chunk(item.path)
             if item.is_kept:
                 kept.append(item)
-                self._channel.send(ChunkRead(item.path))
+                self._channel.send(RowsRead(chunk=item.path))
             else:
                 self._channel.send(ChunkReleased(item.path))
 
@@ -117,7 +117,7 @@ class ClusterFeed(DataFeed):
         """Tell the supervisor from time to time that rows are being read."""
         if time.monotonic() - self._reported_at > TAKEN_SECONDS:
             self._reported_at = time.monotonic()
-            self._channel.send(RowsTaken())
+            self._channel.send(RowsRead())
 
     def _array(self, parts: Sequence[pa.RecordBatch], column: str, position: int) -> Array:
         arrays = [plain(field_of(part, column, position)) for part in parts]

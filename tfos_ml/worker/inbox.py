@@ -29,7 +29,7 @@ class Inbox:
         self._changed = threading.Condition()
         self._closed: Exception | None = None
         self._heard = time.monotonic()
-        self._chunks: dict[str, deque[Chunk | messages.Segment]] = defaultdict(deque)
+        self._chunks: dict[str, deque[Chunk | messages.EndOfCall]] = defaultdict(deque)
         self._barriers: deque[messages.BarrierPassed] = deque()
         self._agreement: dict[str, messages.RowCounts] | None = None
         self._end_of_input = False
@@ -60,7 +60,7 @@ class Inbox:
         match message:
             case messages.ChunkReady():
                 self._chunks[message.stream].append(message.chunk)
-            case messages.Segment():
+            case messages.EndOfCall():
                 self._chunks[message.stream].append(message)
             case messages.EndOfInput():
                 self._end_of_input = True
@@ -95,11 +95,11 @@ class Inbox:
     def next_chunk(self, stream: str) -> Chunk | None:
         """The next chunk of a stream; None at the end of the input."""
         item = self.next_item(stream, self._timeout)
-        assert not isinstance(item, messages.Segment)
+        assert not isinstance(item, messages.EndOfCall)
         return item
 
-    def next_item(self, stream: str, timeout: float | None) -> Chunk | messages.Segment | None:
-        """The next chunk of a stream, or the end of a segment; None at the end of the input."""
+    def next_item(self, stream: str, timeout: float | None) -> Chunk | messages.EndOfCall | None:
+        """The next chunk of a stream, or the end of a call of ``train``; None at the end of the input."""
         with self._changed:
             chunks = self._chunks[stream]
         self._wait(lambda: chunks or self._end_of_input, "more rows", timeout)

@@ -36,8 +36,7 @@ from tfos_ml.inference.tensorflow_import import (
 )
 from tfos_ml.protocol.channel import HEARTBEAT, Channel, ChannelClosedError
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.messages import Returned, Start
-from tfos_ml.worker.heartbeat import send_heartbeat
+from tfos_ml.protocol.messages import Heartbeat, Returned, Start
 
 if TYPE_CHECKING:
     from tfos_ml.worker.node_context import NodeContext
@@ -50,6 +49,23 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
         os._exit(1)
+
+
+def send_heartbeat(channel: Channel) -> None:
+    """Send a heartbeat: whether the train function only serves, and so will never return."""
+    channel.send(Heartbeat(is_joining_server()))
+
+
+def is_joining_server() -> bool:
+    """Whether the main thread waits in ``join`` of any ``tf.distribute.Server``."""
+    library = sys.modules.get("tensorflow.python.training.server_lib")  # tensorflow may be half imported
+    server = getattr(library, "Server", None)
+    if server is None:
+        return False
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code is not server.join.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _beat(channel: Channel) -> None:

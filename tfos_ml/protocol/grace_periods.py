@@ -1,6 +1,6 @@
 """How long nodes may continue when nothing is left to do for them, and the warnings about nodes that were ended.
 
-The chief, and without parameter servers all workers, end when their train function returns; they have no timeout.
+The chief, and without parameter servers all workers, end when their train function returns; they have no such period.
 Workers beside a chief and parameter servers may serve the chief or work independently. A parameter server serves while
 any node works. An evaluator may evaluate the trained model once more.
 """
@@ -18,7 +18,7 @@ from tfos_ml.protocol.failure import Failure
 
 
 @dataclass(frozen=True)
-class ShutdownTimeouts:
+class GracePeriods:
     """Seconds that nodes of a role may continue."""
 
     worker: float = WORKER_GRACE.default  # beside a chief and parameter servers, after the chief
@@ -27,28 +27,28 @@ class ShutdownTimeouts:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A shutdown timeout, and where it was set."""
+class GracePeriod:
+    """Seconds that a node may continue, and where they were set."""
 
     seconds: float
     source: str
 
     @classmethod
-    def of_setting(cls, name: str, seconds: float) -> Limit:
+    def of_setting(cls, name: str, seconds: float) -> GracePeriod:
         """The timeout of a setting or an argument."""
         return cls(seconds, f"{name}={seconds:g}")
 
 
-def limit_of(job_name: str, shutdown_timeouts: ShutdownTimeouts) -> Limit:
-    """The shutdown timeout of a passive node."""
+def grace_period_of(job_name: str, grace_periods: GracePeriods) -> GracePeriod:
+    """That of a passive node."""
     if job_name == "worker":
-        return Limit.of_setting(WORKER_GRACE.name, shutdown_timeouts.worker)
+        return GracePeriod.of_setting(WORKER_GRACE.name, grace_periods.worker)
     if job_name == "evaluator":
-        return Limit.of_setting(EVALUATOR_GRACE.name, shutdown_timeouts.evaluator)
-    return Limit(shutdown_timeouts.server, "")
+        return GracePeriod.of_setting(EVALUATOR_GRACE.name, grace_periods.evaluator)
+    return GracePeriod(grace_periods.server, "")
 
 
-def ended_at_work(job_name: str, label: str, limit: Limit) -> str | None:
+def ended_at_work(job_name: str, label: str, limit: GracePeriod) -> str | None:
     """The warning about a node that was ended; None for a parameter server, which has nothing to lose."""
     if job_name == "worker":
         return (
