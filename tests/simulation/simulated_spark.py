@@ -322,6 +322,9 @@ class Barrier:
     def attemptNumber(self) -> int:
         return 0
 
+    def taskAttemptId(self) -> int:
+        return 0
+
     def allGather(self, message: str = "") -> list[str]:
         self._number += 1
         return self._stage.all_gather(self._number, self._rank, message)

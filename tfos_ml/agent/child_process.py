@@ -76,7 +76,6 @@ class ChildProcess:
         return self._process.poll()
 
     def log_tail(self) -> str:
-        """The last lines it wrote."""
         return self._relay.tail(timeout=0.0 if self.returncode is None else 1.0)
 
     def kill(self) -> None:

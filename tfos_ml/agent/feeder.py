@@ -100,7 +100,6 @@ class Feeder(RowSource):
         return self._reading.keeps_rows or sum(self._outstanding.values()) < WINDOW_BYTES
 
     def _write_checked(self, checked: pa.RecordBatch) -> None:
-        """Write training and validation rows."""
         rows = checked
         if VALIDATION_COLUMN in rows.schema.names:
             marked = rows.column(VALIDATION_COLUMN)
@@ -122,7 +121,6 @@ class Feeder(RowSource):
         return pa.RecordBatch.from_arrays([*columns, *batch.columns[len(specs) :]], batch.schema.names)
 
     def _keep_example(self, batch: pa.RecordBatch) -> None:
-        """Keep the features of the first rows."""
         if self.example is not None or not self._example_rows or not batch.num_rows:
             return
         features = batch.select(self._schema.of("feature")).slice(0, self._example_rows)
@@ -161,7 +159,6 @@ class Feeder(RowSource):
         self._send(ChunkReady(stream, chunk))
 
     def handle_message(self, message: Message) -> bool:
-        """See :class:`RowSource`."""
         match message:
             case Reading():
                 self._reading = message
@@ -173,14 +170,12 @@ class Feeder(RowSource):
         return True
 
     def finish(self) -> None:
-        """See :class:`RowSource`."""
         for writer in self._writers.values():
             writer.flush()
         self._complete = True
         self._send(EndOfInput())
 
     def counts(self) -> RowCounts | None:
-        """See :class:`RowSource`."""
         if self._reading.how == "get_data_feed":
             return RowCounts(why="reads with ctx.get_data_feed()")
         return self._counted() if self._complete else None
@@ -195,5 +190,4 @@ class Feeder(RowSource):
         )
 
     def progress(self) -> dict[str, Any]:
-        """See :class:`RowSource`."""
         return {"rows": sum(self.rows.values()), "complete": self._complete}

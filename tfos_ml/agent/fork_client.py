@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
-from typing import IO, Protocol
+from typing import IO, TypeAlias, Union
 
 from tfos_ml.agent.executor import read_at_start, read_at_start_only, socket_path, sweep
 from tfos_ml.common import unix_sockets
@@ -32,21 +32,6 @@ from tfos_ml.worker.fork_server import MARKER, NO_MARKER, Exited, Forked, ForkRe
 logger = logging.getLogger(__name__)
 SERVER_MODULE = "tfos_ml.worker.fork_server"
 _KIND = "forkserver"
-
-
-class Process(Protocol):
-    """A running process, like :class:`subprocess.Popen`."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
-
-    def wait(self, timeout: float) -> int:
-        """Its exit code; raises :class:`subprocess.TimeoutExpired`."""
-
-    def kill(self) -> None:
-        """End it."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +56,11 @@ def start_process(
     name: str = "",
     outlives_requester: bool = False,
 ) -> Process:
-    """Start a process in a new session that calls a module's ``main`` with arguments.
+    """Start a process in a new session that calls a module's ``main`` with `arguments` after the first.
 
-    Parameters
-    ----------
-    module, arguments
-        The module, and arguments of its ``main`` after the first. The first is the pid of this process if it is the
-        parent, else "0".
-    environment : mapping of str to str
-        Its whole environment, with its complete search path in PYTHONPATH.
-    standard_input, output : int or file
-        Descriptors; `output` also receives standard error.
-    forking : Forking or None
-        The fork server to use; None for a fresh process.
-    name : str
-        Name of a forked process, as ``ps`` shows it.
-    outlives_requester : bool
-        Whether it continues after this process has ended.
+    The first is the pid of this process if it is the parent, else "0". `environment` is its whole environment, with its
+    complete search path in PYTHONPATH; `output` also receives standard error. `name` is that of a forked process, as
+    ``ps`` shows it. Without `forking` the process is fresh.
     """
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
     if forking is not None and forking.is_possible():
@@ -119,7 +92,7 @@ def start_server(environment: Mapping[str, str], forking: Forking) -> None:
 
 
 class ForkedProcess:
-    """A process that a fork server has forked; see :class:`Process`."""
+    """A process that a fork server has forked, with the methods of ``subprocess.Popen``."""
 
     def __init__(self, connection: socket.socket, pid: int, started: int):
         self.pid = pid
@@ -154,18 +127,18 @@ class ForkedProcess:
             return -SIGKILL
 
     def kill(self) -> None:
-        """End it."""
         if self._returncode is None and self._handle is not None:
             self._handle.send_signal(SIGKILL)
+
+
+Process: TypeAlias = Union["subprocess.Popen[bytes]", ForkedProcess]
 
 
 def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) -> ForkedProcess:
     """Ask the fork server for a process; start the server first if there is none.
 
-    Raises
-    ------
-    OSError, ValueError, LookupError
-        If the server does not fork; ``ConnectionError`` if it has ended, so that a new server can be started.
+    Raises ``ConnectionError`` if the server has ended, so that a new one can be started, and ``OSError``,
+    ``ValueError`` or ``LookupError`` if it does not fork.
     """
     connection, path = _connect(request.environment, forking)
     try:

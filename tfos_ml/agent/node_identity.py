@@ -69,7 +69,6 @@ class NodeInfo(Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        """``host:port``."""
         return f"{bracketed(self.host)}:{self.port}"
 
 

@@ -135,8 +135,8 @@ class ResourceClaim:
         task = self._member.task
         heartbeat = str(task.heartbeat_timeout / HEARTBEATS)
         own = {HEARTBEAT: heartbeat, **({USES_KERAS: "1"} if uses_keras else {})}
-        gpus = {"CUDA_VISIBLE_DEVICES": ""} if self._member.role.job_name == "ps" else self._spark_task.gpus
-        return child_environment(marker, self._spark_task.cpus, {**gpus, **own, **task.environment})
+        gpus = {"CUDA_VISIBLE_DEVICES": ""} if self._member.role.job_name == "ps" else self._spark_task.info.gpus
+        return child_environment(marker, self._spark_task.info.cpus, {**gpus, **own, **task.environment})
 
     def _find_log_dir(self, scratch: str) -> str:
         """The directory for event files: in `scratch`, which is deleted, unless they should outlive the node.
@@ -162,7 +162,6 @@ class ResourceClaim:
         return settings.tensorboard_port or (ports or ANY_PORT)[0]
 
     def log_tail(self) -> str:
-        """The last lines that the process has printed."""
         return self.child.log_tail() if self.child is not None else ""
 
     def release(self, report: bool) -> bool:

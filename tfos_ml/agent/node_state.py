@@ -58,36 +58,10 @@ class ProcessState(enum.Enum):
 
 
 class NodeState:
-    """The state of one node.
+    """The state of one node, `member`; the nodes must have met by `join_deadline`, by the clock of the events.
 
-    Parameters
-    ----------
-    member : NodeIdentity
-        The node, with its task.
-    join_deadline : float
-        Time by which the nodes must have met, by the clock of the events.
-    is_standalone : bool
-        Whether it outlives its Spark task. Such a node needs the driver, and servers and evaluators stay until the
-        driver's program shuts the cluster down.
-
-    Attributes
-    ----------
-    phase : Phase
-        The current phase.
-    since : dict of Phase to float
-        When it entered each phase so far; one exchange may lead through two phases.
-    process : ProcessState
-        The state of its process.
-    serves : bool
-        The train function only waits in ``tf.distribute.Server.join``.
-    broken_at : float or None
-        When the process failed in a way that may be the consequence of another node's end.
-    limit : Limit
-        How long a node that does not train may go on once nothing is left to do for it.
-    total_rows : int
-        Rows fed to all nodes that train; known once these have ended.
-    ended_at_work : str or None
-        What is lost if the process was ended while it still worked.
+    One that `is_standalone` outlives its Spark task: it needs the driver, and servers and evaluators stay until the
+    driver's program shuts the cluster down.
     """
 
     def __init__(self, member: NodeIdentity, join_deadline: float, is_standalone: bool = False):
@@ -96,13 +70,14 @@ class NodeState:
         self._join_deadline = join_deadline
         self._is_standalone = is_standalone
         self.phase = Phase.CLAIMED
-        self.since: dict[Phase, float] = {}
+        self.since: dict[Phase, float] = {}  # when it entered each phase; one exchange may lead through two
         self.process = ProcessState.RUNS
-        self.serves = False
-        self.broken_at: float | None = None
-        self.limit = grace_period_of(member.role.job_name, member.task.grace_periods)
-        self.total_rows = 0
-        self.ended_at_work: str | None = None
+        self.serves = False  # the train function only waits in ``tf.distribute.Server.join``
+        self.broken_at: float | None = None  # when the process failed, maybe as the consequence of another node's end
+        # how long a node that does not train may go on once nothing is left to do for it
+        self.grace = grace_period_of(member.role.job_name, member.task.grace_periods)
+        self.total_rows = 0  # fed to all nodes that train; known once these have ended
+        self.ended_at_work: str | None = None  # what is lost if the process was ended while it still worked
         self._failure: Failure | None = None  # of the process
         self._has_returned = False
         self._over_at: float | None = None  # when the process said that its train function had ended
@@ -212,8 +187,8 @@ class NodeState:
             return
         if self._program_ended_at is None:
             self._program_ended_at = now
-        if answer.ending.limit is not None and not self._member.is_auxiliary:
-            self.limit = answer.ending.limit
+        if answer.ending.grace is not None and not self._member.is_auxiliary:
+            self.grace = answer.ending.grace
 
     # The process
 
@@ -295,9 +270,9 @@ class NodeState:
             return
         if self.serves:
             self.process = ProcessState.ENDED_WELL if self.is_over else self.process
-        elif now - since > self.limit.seconds:
+        elif now - since > self.grace.seconds:
             self.process = ProcessState.ENDED_WELL
-            self.ended_at_work = ended_at_work(self._member.role.job_name, self._member.node.label, self.limit)
+            self.ended_at_work = ended_at_work(self._member.role.job_name, self._member.node.label, self.grace)
 
     def _idle_since(self) -> float | None:
         """Since when a node that does not train has had nothing to do; None while it has."""

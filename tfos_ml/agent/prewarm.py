@@ -17,16 +17,8 @@ from tfos_ml.worker.fork_server import NO_MARKER
 def prepare(environment: Mapping[str, str], cpus: int | None, idle_seconds: float, fork_owner: int | None) -> None:
     """Start the fork server for later nodes, without waiting until it has imported Keras.
 
-    Parameters
-    ----------
-    environment : mapping of str to str
-        The nodes' environment variables.
-    cpus : int or None
-        CPUs of a node; None: as many as this task has.
-    idle_seconds : float
-        Seconds that the server waits for its next request; 0: no server.
-    fork_owner : int or None
-        The server ends with this process; None: with this executor.
+    `environment` has the nodes' variables, `cpus` the CPUs of a node; None: as many as this task has. The server waits
+    `idle_seconds` for its next request (0: no server), and ends with the process `fork_owner`; None: this executor.
     """
     context = TaskContext.get()
     assert context is not None

@@ -31,7 +31,6 @@ class ProcessMonitor:
         self._has_exited = False
 
     def start(self) -> None:
-        """Begin to read."""
         threading.Thread(target=self._read, name="messages", daemon=True).start()
 
     def _read(self) -> None:

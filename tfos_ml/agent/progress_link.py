@@ -53,11 +53,9 @@ class ProgressLink:
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def driver(self) -> DriverSeen:
-        """What the node knows about the driver now."""
         return DriverSeen(self.answer, time.monotonic() - self.heard_at, self.is_driver_gone)
 
     def report(self, report: dict[str, Any]) -> None:
@@ -131,7 +129,6 @@ class ProgressLink:
             logger.debug("Driver not reachable at the end: %s", error)
 
     def disconnect(self) -> None:
-        """Close the connection; the last call."""
         self._client.close()
 
 

@@ -150,12 +150,10 @@ class RowReceiver(RowSource):
         self._problem = self._problem or problem
 
     def discard(self, chunks: list[spool.Chunk]) -> None:
-        """Delete stored rows."""
         for chunk in chunks:
             Path(chunk.path).unlink(missing_ok=True)
 
     def open_exchange(self, feed_timeout: float) -> InferenceCall:
-        """Begin an exchange of rows for results."""
         with self._changed:
             exchange = InferenceCall(next(self._numbers), feed_timeout)
             if self._over is not None:
@@ -205,7 +203,6 @@ class RowReceiver(RowSource):
             self._send(EndOfCall(stream, number, epochs))
 
     def progress(self) -> dict[str, Any]:
-        """See :class:`RowSource`."""
         with self._changed:
             return {
                 "rows": self.rows["train"],
@@ -295,7 +292,6 @@ class RowReceiver(RowSource):
         return FED_BY_TASKS
 
     def finish(self) -> None:
-        """See :class:`RowSource`."""
         self.close()
         self._complete = True
         self._send(EndOfInput())

@@ -77,15 +77,7 @@ def _score_here(scoring: udf.ScoringSpec, columns: list[pa.Array], threads: int 
 
 
 class Scorer:
-    """One task's use of the executor's scoring process; a context manager.
-
-    Parameters
-    ----------
-    scoring : ScoringSpec
-        How the model is called.
-    process : ScoringProcess
-        The process to use.
-    """
+    """One task's use of the executor's scoring process; a context manager."""
 
     def __init__(self, scoring: udf.ScoringSpec, process: ScoringProcess):
         self._scoring = scoring
@@ -101,12 +93,9 @@ class Scorer:
         self._disconnect()
 
     def score(self, columns: list[pa.Array]) -> pa.Array:
-        """Outputs for one Arrow batch, as :func:`tfos_ml.inference.udf.score_here` returns them.
+        """Outputs for one Arrow batch; raises as :func:`tfos_ml.inference.udf.score_here`.
 
-        Raises
-        ------
-        TfosMlError
-            As that function; ``ModelError`` if the model fails, or ends the process twice.
+        Also raises ``ModelError`` if the model ends the process twice.
         """
         if self._scores_here:
             return _score_here(self._scoring, columns, self._server.threads)

@@ -51,13 +51,7 @@ class ServerNotStartedError(Exception):
 
 
 class ScoringProcessClient:
-    """The executor's scoring process, started on demand.
-
-    Parameters
-    ----------
-    forking : Forking
-        The executor, and the fork server to use.
-    """
+    """The executor's scoring process, started on demand by the fork server that `forking` names."""
 
     def __init__(self, forking: Forking):
         self._forking = forking
@@ -170,7 +164,6 @@ class ScoringConnection:
         self.close()
 
     def close(self) -> None:
-        """End it."""
         self._batches.close()
         if self._process is not None:
             self._process.close()

@@ -15,7 +15,7 @@ import socket
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
@@ -43,14 +43,34 @@ class BrokenExchangeError(Exception):
     """Spark's own exchange has ended, because the stage has, or another of its tasks: that has the cause."""
 
 
-class SparkTask(Protocol):
-    """What a node needs from its Spark task."""
+@dataclass(frozen=True)
+class TaskInfo:
+    """What a task knows about itself."""
 
     rank: int
     host: str  # address for other nodes
-    cpus: int  # number of CPUs that it may use
+    cpus: int  # that the node may use
     gpus: dict[str, str]  # environment variables that make its GPUs visible
-    attempt: int  # how often Spark has tried the task before in the same attempt of its stage
+    task: int = 0  # Spark's id of the task attempt, unique in the application
+    attempt: int = 0  # how often Spark has tried the task before in the same attempt of its stage
+
+
+def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
+    """What a task knows about itself. Its host is the address from which it reaches the control server."""
+    return _task_info(context, rank, address_towards(control["location"]))
+
+
+def _task_info(context: Any, rank: int, host: str) -> TaskInfo:
+    gpus = context.resources().get("gpu")
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}  # and no others
+    return TaskInfo(rank, host, context.cpus(), visible, context.taskAttemptId(), context.attemptNumber())
+
+
+class SparkTask:
+    """What a node needs from its Spark task."""
+
+    def __init__(self, info: TaskInfo):
+        self.info = info
 
     def is_first(self) -> bool:
         """Whether Spark starts this node for the first time. Always true in a barrier stage, which ends with a task."""
@@ -58,7 +78,7 @@ class SparkTask(Protocol):
 
     def allGather(self, message: str = "") -> list[str]:
         """One message of each task, by rank; blocks until all have sent theirs."""
-        ...
+        raise NotImplementedError
 
     def is_orphan(self) -> bool:
         """Whether the node's owner has died. False for Spark's own tasks, which Spark kills."""
@@ -70,42 +90,18 @@ class SparkTask(Protocol):
 
     def close(self) -> None:
         """End an exchange that is under way."""
-        return
-
-
-@dataclass(frozen=True)
-class TaskInfo:
-    """What a task knows about itself; most fields are those of :class:`SparkTask`."""
-
-    rank: int
-    host: str
-    cpus: int
-    gpus: dict[str, str]
-    task: int = 0  # Spark's id of the task attempt, unique in the application
-    attempt: int = 0
-
-
-def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
-    """What a task knows about itself. Its host is the address from which it reaches the control server."""
-    host = address_towards(control["location"])
-    gpus = visible_gpus(context)
-    return TaskInfo(rank, host, context.cpus(), gpus, context.taskAttemptId(), context.attemptNumber())
 
 
 class ApartTask(SparkTask):
     """A task of a barrier stage that runs apart. Each of Spark's exchanges takes about a second."""
 
     def __init__(self, context: Any):
-        self._context = context
+        self._context, rank = context, context.partitionId()
         self._size = len(context.getTaskInfos())
-        self.rank: int = context.partitionId()
-        self.host = unbracketed(context.getTaskInfos()[self.rank].address.rsplit(":", 1)[0])
-        self.cpus: int = context.cpus()
-        self.gpus = visible_gpus(context)
-        self.attempt: int = context.attemptNumber()
+        host = unbracketed(context.getTaskInfos()[rank].address.rsplit(":", 1)[0])
+        super().__init__(_task_info(context, rank, host))
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`SparkTask`."""
         if self._size == 1:
             return [message]
         try:
@@ -130,17 +126,14 @@ class ConnectedTask(SparkTask):
         owner: int | None = None,
         patience: float = LEASE_SECONDS,
     ):
+        super().__init__(info)
         self._client = ControlClient(**control)
         self._size, self._patience = size, patience
         self._owner = psutil.Process(owner) if owner is not None else None
-        self._task = info.task
         self._round, self._is_closed = 0, False
         self._is_in_exchange = False
-        self.rank, self.host, self.cpus, self.gpus = info.rank, info.host, info.cpus, info.gpus
-        self.attempt = info.attempt
 
     def allGather(self, message: str = "") -> list[str]:
-        """See :class:`SparkTask`."""
         self._is_in_exchange = True
         try:
             return self._gather(message)
@@ -151,7 +144,7 @@ class ConnectedTask(SparkTask):
 
     def _gather(self, message: str) -> list[str]:
         number, self._round = self._round, self._round + 1
-        mine = GatherRound(self.rank, number, self._size)
+        mine = GatherRound(self.info.rank, number, self._size)
         answer = self._client.call_reliably(structs.replace(mine, message=message), self._patience)
         longest = max(GATHER_POLL_SECONDS, period_for(self._size) / 5)
         pause = longest / 8  # nodes of a small run are seldom far apart
@@ -164,16 +157,14 @@ class ConnectedTask(SparkTask):
         return answer.messages
 
     def is_orphan(self) -> bool:
-        """See :class:`SparkTask`."""
         return self._owner is not None and not self._owner.is_running()
 
     def report_failure(self, text: str) -> bool:
         """See :class:`SparkTask`. If the task failed instead, Spark would repeat it."""
-        self._client.call_reliably(ReportFailure(self.rank, text), REPORT_SECONDS)
+        self._client.call_reliably(ReportFailure(self.info.rank, text), REPORT_SECONDS)
         return True
 
     def close(self) -> None:
-        """See :class:`SparkTask`."""
         self._is_closed = True
         if not self._is_in_exchange:  # which a thread of its own carries
             self._client.close()
@@ -184,7 +175,7 @@ class PlainTask(ConnectedTask):
 
     def is_first(self) -> bool:
         """See :class:`SparkTask`. Only the driver knows, since Spark renumbers tasks in each attempt of a stage."""
-        return self._client.call_reliably(Enter(self.rank, self._task), self._patience).first
+        return self._client.call_reliably(Enter(self.info.rank, self.info.task), self._patience).first
 
 
 def check_driver(control: dict[str, str]) -> None:
@@ -220,9 +211,3 @@ def all_reach_driver(control: dict[str, str], rank: int, size: int) -> bool:
 def _connect(control: dict[str, str], timeout: float) -> None:
     target = urlsplit(control["location"])
     socket.create_connection((target.hostname, target.port or 0), timeout).close()
-
-
-def visible_gpus(context: Any) -> dict[str, str]:
-    """The environment variable that makes the task's GPUs, and no others, visible to TensorFlow."""
-    gpus = context.resources().get("gpu")
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus.addresses)} if gpus else {}

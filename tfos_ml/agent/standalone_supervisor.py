@@ -57,15 +57,7 @@ class StandaloneNode:
 
 
 class SupervisorProcess:
-    """A handle on the supervisor's process.
-
-    Parameters
-    ----------
-    process : Process
-        The process.
-    channel : socket.socket
-        Over it the process reports that its node has joined the others; it closes with the process.
-    """
+    """The supervisor's process, which says over `channel` that its node has joined; the channel closes with it."""
 
     def __init__(self, process: Process, channel: socket.socket):
         self._process = process
@@ -84,13 +76,7 @@ class SupervisorProcess:
         return b""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit code; by default, waits until the supervisor has ended.
-
-        Raises
-        ------
-        subprocess.TimeoutExpired
-            If it still runs after `timeout` seconds.
-        """
+        """Its exit code; by default, waits until the supervisor has ended, else raises ``TimeoutExpired``."""
         if timeout is None:
             while self._receive(len(_JOINED)):
                 pass
@@ -145,15 +131,7 @@ def start_node(task: NodeTask, fed: bool, rank: int) -> None:
 
 
 def lead(node: StandaloneNode, output: IO[bytes]) -> None:
-    """Run one node from start to end; if it fails, report that to the driver.
-
-    Parameters
-    ----------
-    node : StandaloneNode
-        The node.
-    output : file
-        Gets a line once it has joined the others.
-    """
+    """Run one node from start to end; `output` gets a line once it has joined. The driver gets any failure."""
     task, control = node.task, node.task.control
     assert control is not None
     patience = task.lease or LEASE_SECONDS

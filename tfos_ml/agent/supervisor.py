@@ -113,7 +113,7 @@ class Supervisor:
         self._task = task
         self._spark_task = spark_task
         self._standalone = standalone
-        self._member = identity_of(task, spark_task.rank, spark_task.host)
+        self._member = identity_of(task, spark_task.info.rank, spark_task.info.host)
         self._output = NodeOutput(
             self._member.node.label, 0 if task.shares_console else task.verbose, task.template.size
         )
@@ -158,12 +158,11 @@ class Supervisor:
         """Raise if Spark has started this node before: a single node cannot be restarted."""
         if self._spark_task.is_first():
             return
-        if self._spark_task.attempt == 0:  # Spark repeats the whole stage because its input was lost
+        if self._spark_task.info.attempt == 0:  # Spark repeats the whole stage because its input was lost
             raise errors.InputLostError(LOST_INPUT)
         raise errors.NodeLostError(LOST)
 
     def failure(self, error_class: type[errors.TfosMlError], message: str) -> NodeFailure:
-        """A failure of this node."""
         return NodeFailure(self._named(Failure(error_class, message)))
 
     def _named(self, failure: Failure) -> Failure:

@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from tfos_ml.agent.node_identity import NodeIdentity
@@ -19,70 +18,43 @@ KEPT_SYSTEM_REPORTS = 1000  # kept if they cannot be sent at once
 
 
 class NodeTelemetry:
-    """Collects and sends what the run's :class:`tfos_ml.protocol.node_task.Telemetry` asks of one node."""
+    """Samples CPU, memory, disk, network and GPUs of this host with MLflow's own monitors, if the run asks for it."""
 
     def __init__(self, member: NodeIdentity):
-        self._task = member.task
+        self._period = member.task.settings.telemetry.system_metrics  # 0: never
         self._label = member.node.label
         self._link: ProgressLink | None = None
-        self._system: _SystemMetrics | None = None
-        self._system_reports: deque[dict[str, Any]] = deque(maxlen=KEPT_SYSTEM_REPORTS)
-
-    def start(self, link: ProgressLink | None) -> None:
-        """Begin to sample; samples go to the driver over `link`, if there is one."""
-        self._link = link
-        period = self._task.settings.telemetry.system_metrics
-        if period:
-            self._system = _SystemMetrics(period, self._report_system)
-            self._system.start()
-
-    def _report_system(self, sample: dict[str, float]) -> None:
-        """Send a sample at once, or keep it for the end; called from a thread."""
-        report = _system_report(self._label, sample)
-        if self._link is not None:
-            self._link.report(report)
-        else:
-            self._system_reports.append(report)
-
-    def facts(self) -> dict[str, Any]:
-        """The samples that could not be sent before, for the node's report."""
-        return {"system": list(self._system_reports)} if self._system_reports else {}
-
-    def close(self) -> None:
-        """Stop sampling."""
-        if self._system is not None:
-            self._system.close()
-
-
-class _SystemMetrics:
-    """Samples CPU, memory, disk, network and GPUs of this host with MLflow's own monitors, every `period` seconds.
-
-    `report` is called from the thread with each sample, a dict of numbers by MLflow's names.
-    """
-
-    def __init__(self, period: float, report: Callable[[dict[str, float]], None]):
-        self._period = period
-        self._report = report
+        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_SYSTEM_REPORTS)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system metrics", daemon=True)
 
-    def start(self) -> None:
-        """Begin to sample."""
-        self._thread.start()
+    def start(self, link: ProgressLink | None) -> None:
+        """Begin to sample; samples go to the driver over `link`, or are kept for the end."""
+        self._link = link
+        if self._period:
+            self._thread.start()
 
     def _run(self) -> None:
         try:
             monitors = _monitors()
             while not self._closed.is_set():
-                self._report(_sample(monitors))
+                report = _system_report(self._label, _sample(monitors))
+                if self._link is not None:
+                    self._link.report(report)
+                else:
+                    self._kept.append(report)
                 self._closed.wait(self._period)
         except Exception:  # training must not depend on it
             logger.warning("This node reports no more system metrics", exc_info=True)
 
+    def facts(self) -> dict[str, Any]:
+        """The samples that could not be sent before, for the node's report."""
+        return {"system": list(self._kept)} if self._kept else {}
+
     def close(self) -> None:
-        """End the thread."""
         self._closed.set()
-        self._thread.join(self._period)
+        if self._thread.ident is not None:
+            self._thread.join(self._period)
 
 
 def _monitors() -> list[Any]:

@@ -53,7 +53,6 @@ class TensorBoard:
         )
 
     def wait(self, timeout: float) -> None:
-        """Wait for its end."""
         self._process.wait(timeout)
 
 

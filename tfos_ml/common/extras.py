@@ -19,10 +19,7 @@ ALSO = {
 def needed_by(what: str) -> Iterator[None]:
     """Import what `what`, the beginning of a sentence, needs.
 
-    Raises
-    ------
-    MissingPackageError
-        In place of a ``ModuleNotFoundError`` of a package of :data:`EXTRAS`.
+    Raises ``MissingPackageError`` in place of a ``ModuleNotFoundError`` of a package of :data:`EXTRAS`.
     """
     try:
         yield

@@ -74,7 +74,6 @@ class FileWriter:
         return self._file.tell()
 
     def finish(self) -> LocalFile:
-        """The file."""
         size = self.tell()
         self._file.close()
         directory = self._directory

@@ -36,13 +36,7 @@ def read_manifest(archive: str) -> dict[str, Any] | None:
 
 
 def check_archives(archives: str) -> None:
-    """Check the archives that a setting lists: those of ours must be for this Python.
-
-    Raises
-    ------
-    PackedEnvironmentError
-        If one is for another minor version of Python.
-    """
+    """Raise ``PackedEnvironmentError`` if a setting lists an archive of ours for another minor version of Python."""
     here = ".".join(platform.python_version_tuple()[:2])
     for archive in filter(None, archives.split(",")):
         manifest = read_manifest(archive.strip())

@@ -135,7 +135,6 @@ class ProcessHandle:
         return True
 
     def close(self) -> None:
-        """Close its descriptor."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -32,7 +32,6 @@ class Setting:
         return self.name
 
     def of(self, spark: SparkSession) -> Any:
-        """Its value in a session."""
         text = spark.conf.get(self.name, None)
         return self.default if text is None or not text.strip() else self.parse(self.name, text.strip())
 

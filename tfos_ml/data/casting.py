@@ -24,7 +24,6 @@ class TensorInfo:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TensorInfo:
-        """The inverse of ``dataclasses.asdict``."""
         shape, padded = data["shape"], data.get("padded")
         return cls(
             data["dtype"],

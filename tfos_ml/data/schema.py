@@ -95,7 +95,6 @@ class ColumnSpec:
 
     @property
     def is_vector(self) -> bool:
-        """Whether the column holds ``pyspark.ml`` vectors."""
         return self.kind == VECTOR
 
     @property

@@ -30,7 +30,6 @@ class StoredColumn:
 
     @classmethod
     def of(cls, spec: ColumnSpec) -> StoredColumn:
-        """The stored column for a spec."""
         return cls(spec.column, "float64" if spec.is_vector else spec.dtype, spec.ndim, spec.kind)
 
     @property
@@ -54,7 +53,6 @@ class Snapshot:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return int(unpack_counts(self.counts).sum())
 
     @property

@@ -40,7 +40,6 @@ class ValidationDraw:
         return F.shiftrightunsigned(draw, 64 - _BITS) < F.lit(self._limit)
 
     def of(self, row_ids: Int64s) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each row is drawn, by its id."""
         start = np.full(len(row_ids), _SPARK_SEED, np.uint64)
         hashed = _hash_long(row_ids.astype(np.uint64), start)
         seed = np.full(1, self.seed & (2**64 - 1), np.uint64)

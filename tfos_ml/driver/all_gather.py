@@ -25,7 +25,6 @@ class AllGather:
         self._is_connected: bool | None = None  # until decided
 
     def service(self) -> Service:
-        """The calls of nodes that exchange messages."""
         return Service({Arrive: self._arrive, Enter: self._enter, GatherRound: self._gather})
 
     def _arrive(self, call: Arrive) -> Arrival:

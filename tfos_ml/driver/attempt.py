@@ -193,7 +193,6 @@ class Attempt:
 
     @property
     def template(self) -> ClusterTemplate:
-        """Its nodes."""
         return self._task.template
 
     @property
@@ -264,7 +263,6 @@ class Attempt:
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
 
     def _pass_on(self, reports: list[dict[str, Any]]) -> None:
-        """Pass on those reports that are new."""
         new = self._reports.new(reports)
         self._progress.update(self._nodes(), new)
         if new:

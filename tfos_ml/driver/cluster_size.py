@@ -30,7 +30,6 @@ class ClusterSize:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether the size may change."""
         return self._least < self.most
 
     def next(self, lost: TfosMlError | None) -> int:

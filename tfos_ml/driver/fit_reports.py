@@ -15,7 +15,6 @@ class FitReports:
         self._reported_in: dict[tuple[str, int], int] = {}  # attempts, by node and epoch
 
     def begin(self) -> None:
-        """Begin an attempt."""
         self._attempt += 1
         self._counts.clear()
 

@@ -226,7 +226,6 @@ class Nodes:
             self._stopping = True
 
     def is_stopping(self) -> bool:
-        """Whether nodes should stop."""
         return self._stopping or not self._is_wanted() or (self._outlive_tasks and self._failure is not None)
 
     def announce(self, call: messages.TrainCall | None) -> int:

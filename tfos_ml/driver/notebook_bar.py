@@ -27,7 +27,6 @@ class NotebookBar(tqdm):  # type: ignore[type-arg]  # generic in its stubs alone
         super().__init__(total=total, bar_format=bar_format, gui=True)  # draws nothing by itself
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Show the present state."""
         from IPython.display import display
 
         text = str(self)

@@ -94,19 +94,10 @@ def check_executors(spark: SparkSession, tasks: int) -> None:
 
 @contextlib.contextmanager
 def prepared_executors(spark: SparkSession, tasks: int, preparation: Mapping[str, Any]) -> Iterator[None]:
-    """Prepare the executors while the body runs, before the first cluster of a classic session.
+    """Prepare the executors while the body runs, before the first cluster, of `tasks` nodes, of a classic session.
 
-    Does nothing if executors have not registered yet. Raises as :func:`check_executors`, which then has nothing left
-    to do.
-
-    Parameters
-    ----------
-    spark : SparkSession
-        The session.
-    tasks : int
-        The number of nodes.
-    preparation : mapping
-        Arguments of :func:`tfos_ml.agent.prewarm.prepare`.
+    Does nothing if executors have not registered yet. Raises as :func:`check_executors`, which then has nothing left to
+    do. `preparation` has the arguments of :func:`tfos_ml.agent.prewarm.prepare`.
     """
     if is_connect(spark) or spark.sparkContext.applicationId in _checked or registered_slots(spark) < tasks:
         yield

@@ -159,7 +159,6 @@ class WaitNotice:
         self._said = False
 
     def update(self, progress: Mapping[int, NodeProgress]) -> None:
-        """Take up the latest state of each node."""
         waiting = [known.works_on for known in progress.values() if known.works_on is not None]
         if waiting and not self._said and max(node.seconds for node in waiting) > NOTICE_SECONDS:
             self._said = True
@@ -195,7 +194,6 @@ class NodesWatch:
         self._thread = threading.Thread(target=self._run, name="nodes watch", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def _run(self) -> None:

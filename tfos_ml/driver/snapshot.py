@@ -75,15 +75,7 @@ class WrittenSnapshot:
 
 
 class SnapshotDirectory:
-    """The directory that ``cacheDir`` names.
-
-    Parameters
-    ----------
-    uri : str
-        An absolute path, or a URI that Spark or pyarrow accepts.
-    spark : SparkSession
-        The session of the fit.
-    """
+    """The directory that ``cacheDir`` names, by an absolute path or a URI that Spark or pyarrow accepts."""
 
     def __init__(self, uri: str, spark: SparkSession):
         self._spark = spark
@@ -97,14 +89,8 @@ class SnapshotDirectory:
         """The snapshot of a DataFrame; writes it first if there is none.
 
         `numbered` has the `columns` as ``c0``, ``c1``..., and the row ids; `nodes` is the number of nodes that train.
-
-        Raises
-        ------
-        SnapshotError
-            If the directory cannot be used, lacks files, has other columns, or has the rows of another DataFrame of
-            this program.
-        EmptyDataError
-            If there are no rows to write.
+        Raises ``SnapshotError`` if the directory cannot be used, lacks files, has other columns, or has the rows of
+        another DataFrame of this program; ``EmptyDataError`` if there are no rows to write.
         """
         with _writing, self._errors():
             written = self._read()
@@ -224,8 +210,6 @@ class SnapshotDirectory:
         return f"{name} ({self._spark.conf.get('spark.app.id', '')})"
 
     def _delete_leftovers(self) -> None:
-        """Delete the files of killed writers."""
-
         def delete(filesystem: fs.FileSystem, path: str) -> None:
             for info in filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True)):
                 if info.type != fs.FileType.Directory or not info.base_name.startswith("rows-"):

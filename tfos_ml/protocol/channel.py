@@ -98,7 +98,6 @@ class QueuedChannel(Channel):
         self._sender = threading.Thread(target=self._send_queued, name="messages to the process", daemon=True)
 
     def start(self) -> None:
-        """Begin to send."""
         self._sender.start()
 
     def send(self, message: Message) -> None:

@@ -37,7 +37,6 @@ class ClusterTemplate:
 
     @property
     def size(self) -> int:
-        """Number of nodes."""
         return len(self.nodes)
 
     @cached_property
@@ -48,7 +47,6 @@ class ClusterTemplate:
 
     @cached_property
     def evaluator_rank(self) -> int | None:
-        """Rank of the evaluator, if there is one."""
         return next(iter(self._ranks("evaluator")), None)
 
     @cached_property

@@ -61,7 +61,6 @@ class ControlClient:
         return Refusals(self._location)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
 

@@ -87,9 +87,9 @@ class Announcement(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """The cluster is being shut down; `limit` is the timeout of servers and evaluators, if the call sets one."""
+    """The cluster is being shut down; `grace` is that of servers and evaluators, if the call sets one."""
 
-    limit: GracePeriod | None = None
+    grace: GracePeriod | None = None
 
 
 class ProgressAnswer(Struct, frozen=True):

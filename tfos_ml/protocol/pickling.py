@@ -43,7 +43,6 @@ def _make_code(make: Callable[..., types.CodeType], arguments: tuple[Any, ...], 
 
 class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        """How to pickle a value."""
         for reduce in REDUCERS:
             reduced = reduce(value)
             if reduced is not NotImplemented:

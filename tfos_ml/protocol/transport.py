@@ -170,7 +170,6 @@ class TransportServer:
         self._close = weakref.finalize(self, _close, listener)
 
     def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
-        """Answer one call of a member."""
         if action.type not in self._actions:
             raise pa.ArrowKeyError(f"unknown action {action.type[:40]!r}, expected one of {sorted(self._actions)}")
         request, call = self._actions[action.type]
@@ -179,11 +178,9 @@ class TransportServer:
         return [encode(call(message))]
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Take a stream of batches."""
         _take(self._puts, descriptor, reader, writer)
 
     def do_exchange(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-        """Take a stream of batches and return another."""
         _take(self._exchanges, descriptor, reader, writer)
 
     def connected_ports(self) -> set[int] | None:
@@ -203,7 +200,6 @@ class TransportServer:
 
     @property
     def is_open(self) -> bool:
-        """Whether it listens."""
         return self._close.alive
 
     def close(self) -> None:

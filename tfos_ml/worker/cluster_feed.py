@@ -79,17 +79,8 @@ class ClusterFeed(DataFeed):
         """The next rows, as :meth:`DataFeed.next_batch` returns them.
 
         For inference, a batch has fewer than `batch_size` rows if no more are there yet, so that no task waits for rows
-        of others.
-
-        Returns
-        -------
-        list, or dict of str to numpy.ndarray
-            A list of rows; with ``input_mapping`` an array of shape ``(rows, ...)`` for each tensor.
-
-        Raises
-        ------
-        ColumnNotFoundError
-            If rows do not have the columns of ``input_mapping``, or fewer fields.
+        of others. Rows are a list; with ``input_mapping`` a dict of arrays of shape ``(rows, ...)``, by tensor. Raises
+        ``ColumnNotFoundError`` if rows do not have the columns of ``input_mapping``, or fewer fields.
         """
         parts = self._take(batch_size)
         self._report_taken()
@@ -127,19 +118,9 @@ class ClusterFeed(DataFeed):
         return concat_padded([to_numpy(a, spec, self._pad_value) for a in arrays], spec, self._pad_value)
 
     def batch_results(self, results: Sequence[Any]) -> None:
-        """Return the results of rows that were read, one per row, in the order of reading.
+        """Return results of rows; raises as :meth:`DataFeed.batch_results`.
 
-        Parameters
-        ----------
-        results : sequence
-            Numbers, text, NumPy arrays, or lists, tuples and dicts of these.
-
-        Raises
-        ------
-        CollectiveCallError
-            If the feed was made for training.
-        ShapeError
-            If there are more results than rows that were read and not answered.
+        They are numbers, text, NumPy arrays, or lists, tuples and dicts of these.
         """
         results = results.numpy() if hasattr(results, "numpy") else results  # a tensor
         self._check_results(results, sum(count for _, count in self._runs))

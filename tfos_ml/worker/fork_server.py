@@ -90,16 +90,8 @@ class Exited(Struct, frozen=True):
 class ForkServer:
     """The server; :meth:`serve` runs it to its end.
 
-    Parameters
-    ----------
-    listener : socket.socket
-        Receives requests.
-    owner : ProcessHandle
-        The executor or driver, with which the server ends.
-    idle_seconds : float
-        Time to wait for the next request while no forked process is alive.
-    when_idle : sequence of str
-        Modules to import when idle.
+    It ends with its `owner`, or if no request has come to `listener` for `idle_seconds` while no forked process was
+    alive. Modules in `when_idle` are imported when it is idle.
     """
 
     def __init__(

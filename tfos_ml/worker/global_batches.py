@@ -30,42 +30,20 @@ Piece: TypeAlias = tuple[Any, Int64s, int, Int64s]
 
 
 class Step(NamedTuple):
-    """What a batch knows of its step.
+    """What a batch knows of its step: tensors of int64."""
 
-    Attributes
-    ----------
-    number : tf.Tensor
-        Of the step in its pass, int64.
-    total : tf.Tensor
-        Rows of all workers in it, int64.
-    places : tf.Tensor
-        Of this worker's rows among these, int64 ``(rows,)``.
-    """
-
-    number: Any
-    total: Any
-    places: Any
+    number: Any  # of the step in its pass
+    total: Any  # rows of all workers in it
+    places: Any  # of this worker's rows among these, ``(rows,)``
 
 
 class PassPlan(NamedTuple):
-    """What one worker takes in one pass, step after step.
+    """What one worker takes in one pass, step after step."""
 
-    Attributes
-    ----------
-    order : numpy.ndarray
-        Positions of its rows, int64 ``(rows,)``.
-    places : numpy.ndarray
-        Where these rows are within their steps, int64 ``(rows,)``.
-    sizes : numpy.ndarray
-        How many of them each step takes, int64 ``(steps,)``.
-    edges : numpy.ndarray
-        For :meth:`RowStore.read`.
-    """
-
-    order: Int64s
-    places: Int64s
-    sizes: Int64s
-    edges: Int64s
+    order: Int64s  # positions of its rows, ``(rows,)``
+    places: Int64s  # where these rows are within their steps, ``(rows,)``
+    sizes: Int64s  # how many of them each step takes, ``(steps,)``
+    edges: Int64s  # for :meth:`RowStore.read`
 
 
 class GlobalBatches:

@@ -11,15 +11,7 @@ from tfos_ml.common.redact import redact
 
 
 class LogUpload:
-    """Copies changed files of a node's directory to a URI.
-
-    Parameters
-    ----------
-    directory : str
-        The directory that the train function writes to; it need not exist yet.
-    uri : str or None
-        A URI for ``filesystems.open_uri``; None if TensorFlow itself writes to ``logDir``.
-    """
+    """Copies changed files of a node's directory, which need not exist yet, to a URI, if there is one."""
 
     def __init__(self, directory: str, uri: str | None):
         self._directory = Path(directory)

@@ -34,18 +34,9 @@ OUTPUT = "output"  # the column with the results
 
 
 class ScoringServer:
-    """The server; :meth:`serve` runs it to its end.
+    """The server, to which Python workers connect; :meth:`serve` runs it to its end.
 
-    Parameters
-    ----------
-    listener : socket.socket
-        Where Python workers connect.
-    path : Path
-        Path of the socket, which the server deletes when it ends.
-    owner : ProcessHandle
-        The process whose end also ends the server.
-    idle_seconds : float
-        Time without a connection after which it ends.
+    It deletes the socket at `path` when it ends: with its `owner`, or after `idle_seconds` without a connection.
     """
 
     def __init__(self, listener: socket.socket, path: Path, owner: ProcessHandle, idle_seconds: float):
