@@ -185,6 +185,8 @@ class WorkerGroup:
     ) -> list[Any]:
         """``weight``, a scalar, times each gradient, summed over all workers; the same on every worker.
 
+        A weight of zero makes zeros of any numbers, also of those that are not finite.
+
         Gradients are tensors, ``IndexedSlices`` or None, of the same type on all workers. Dense ones are sent in flat
         buckets of at most 32 MiB, or together with slices if they are small. Slices of all workers are concatenated,
         as one worker would have them for all rows; slices at positions in `whole` have the same entries on all workers
@@ -201,7 +203,7 @@ class WorkerGroup:
                 dense[i] = tf.ensure_shape(tf.convert_to_tensor(gradient), shapes[i])
         buckets = _buckets(dict(reversed(dense.items())))
         flats = [tf.concat([tf.reshape(dense[i], [-1]) for i in bucket], 0) for bucket in buckets]
-        flats = [flat * tf.cast(weight, flat.dtype) for flat in flats]
+        flats = [tf.math.multiply_no_nan(flat, tf.cast(weight, flat.dtype)) for flat in flats]
         size = sum(flat.shape[0] * flat.dtype.size for flat in flats)
         joins = bool(slices) and self._peers is not None and size * (self.size - 1) <= WHOLE_BYTES
         if not joins:

@@ -236,7 +236,7 @@ class DataParallel:
         if not variables:
             return
         assert self._share is not None
-        values = [_counting(tf.convert_to_tensor(v), self._share) for v in variables]
+        values = list(map(tf.convert_to_tensor, variables))
         shapes = [tf.TensorShape(v.shape) for v in variables]
         # All workers trace one step of one model, so they exchange in one order; also those without rows.
         means = self._group.all_sum_gradients(values, self._share, shapes, name="assigned")
@@ -266,7 +266,7 @@ class DataParallel:
         self.updated += [getattr(v, "path", v.name) for v in variables]
         self._applied += 1
         whole = {i - first for i in self._plan.whole_slices}
-        weight = tf.ones([]) if self._plan.gradient_is_sum else self._share
+        weight = tf.cast(self._share > 0, tf.float32) if self._plan.gradient_is_sum else self._share
         counting = [_counting(gradient, self._share) for gradient in grads]
         shapes = [tf.TensorShape(v.shape) for v in variables]
         if self._agrees_on_end and not number:  # in the same exchange; a worker without rows waits for a step with
@@ -328,11 +328,9 @@ def _has_step(batch: Any) -> bool:
     return isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], Step)
 
 
-def _counting(value: Any, share: tf.Tensor) -> Any:
-    """A gradient or value unchanged; zeros, or no slices, if the worker has no rows in the step."""
-    if value is None:
-        return None
-    if isinstance(value, tf.IndexedSlices):
-        count = tf.where(share > 0, tf.shape(value.indices)[0], 0)
-        return tf.IndexedSlices(value.values[:count], value.indices[:count], value.dense_shape)
-    return tf.where(share > 0, value, tf.zeros_like(value))
+def _counting(gradient: Any, share: tf.Tensor) -> Any:
+    """A gradient, without any slices if the worker has no rows in the step; a dense one has no weight then."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    count = tf.where(share > 0, tf.shape(gradient.indices)[0], 0)
+    return tf.IndexedSlices(gradient.values[:count], gradient.indices[:count], gradient.dense_shape)
