@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
@@ -107,7 +106,7 @@ def _load_weights(model: keras.Model, name: str, file: str) -> None:
 
     Keras goes by its name, which is not that of the path.
     """
-    before = [np.asarray(v) for v in model.optimizer.variables]
+    before = [tf.convert_to_tensor(v) for v in model.optimizer.variables]
     with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
         path = os.path.join(directory, name)

@@ -18,7 +18,7 @@ import numpy as np
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
-from tfos_ml.keras.step.variables import TrainingVariables
+from tfos_ml.keras.step.variables import TrainingVariables, value_of
 
 STATE, ARRAYS, CALLBACKS, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"
 
@@ -67,7 +67,7 @@ def assign_all(variables: Sequence[Any], arrays: Sequence[Array]) -> None:
         raise ModelError("The checkpoint in modelDir is of another model. Choose another modelDir.")
     for variable, array in zip(variables, arrays, strict=True):
         is_void = array.dtype.kind == "V"  # what npz makes of bfloat16
-        variable.assign(array.view(np.asarray(variable).dtype) if is_void else array)
+        variable.assign(array.view(value_of(variable).dtype) if is_void else array)
 
 
 def broadcast_variables(variables: TrainingVariables, group: WorkerGroup, is_chief: bool) -> None:
@@ -79,7 +79,7 @@ def broadcast_variables(variables: TrainingVariables, group: WorkerGroup, is_chi
     own = np.array([digest(everything)], np.float64)
     if group.all_max(own) == -group.all_max(-own):  # alike everywhere, as after a build with one seed
         return
-    arrays = group.broadcast_arrays([np.asarray(v) for v in everything], is_chief)
+    arrays = group.broadcast_arrays([value_of(v) for v in everything], is_chief)
     if not is_chief:
         assign_all(everything, arrays)
 
@@ -111,7 +111,7 @@ def save_weights(variables: TrainingVariables, path: Path) -> bool:
 
     with h5py.File(path) as file:
         file.visititems(note)
-    arrays = map(np.asarray, variables.shared)
+    arrays = map(value_of, variables.shared)
     return not Counter((array.shape, array.dtype.itemsize) for array in arrays) - saved
 
 
@@ -139,5 +139,5 @@ def digest(variables: Iterable[Any]) -> int:
     """A checksum of the values of variables."""
     found = 0
     for variable in variables:
-        found = zlib.crc32(np.ascontiguousarray(variable).view(np.uint8).data, found)
+        found = zlib.crc32(np.ascontiguousarray(value_of(variable)).view(np.uint8).data, found)
     return found

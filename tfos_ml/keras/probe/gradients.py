@@ -1,80 +1,102 @@
-"""Compares the gradients of a step on all rows with those on two shares of them, one variable after the other."""
+"""Gradients of a tried step: what is kept of them, and how far they are apart.
+
+A model has as many gradients as weights, and a step is tried several times. So of each gradient a *sketch* is kept: of
+a large one its parts, summed up with random factors. Sketches of sums are sums of sketches, and other gradients have
+other sketches, so what holds of sketches holds of gradients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.schema import Array
 
-BLOCK = 1 << 20  # numbers that are compared at a time: what is computed of them takes ten times their memory
+NUMBERS = 1 << 14  # in a sketch
+_SMALL = 1e-3  # gradients below this part of the largest one may be off by more
+_SAME = 1e-4  # two steps that do the same differ by less: sums of threads are rounded in another order
 
 
-@dataclass(frozen=True)
-class Gradients:
-    """What is known of the gradients of a step, of which there are as many as of the model.
+class Gradient(NamedTuple):
+    """What is kept of a gradient; `entries` are the indices of slices of a table, and `largest` has no sign."""
 
-    Attributes
-    ----------
-    distances : list of (str, dict of str to float)
-        For each variable how far both shares combined, as "mean" or "sum", are from all rows, relative to its size.
-    norms : list of float
-        Of all gradients together, on all rows and on each share.
-    marks : list of (float, float)
-        For each gradient on all rows two numbers that other gradients would not have.
-    slices : dict of int to (str, bool, list of int)
-        Of gradients that are slices of a table, by position: its name, whether all have the same entries, and how many.
-    """
+    sketch: Array
+    largest: float
+    norm: float
+    entries: Array | None
 
-    distances: list[tuple[str, dict[str, float]]]
-    norms: list[float]
-    marks: list[tuple[float, float]]
-    slices: dict[int, tuple[str, bool, list[int]]]
+    @classmethod
+    def of(cls, gradient: Any) -> Gradient | None:
+        """What is kept of a tensor, of ``IndexedSlices``, or of None."""
+        if gradient is None:
+            return None
+        if not isinstance(gradient, tf.IndexedSlices):
+            values = np.ravel(np.asarray(gradient))
+            return cls._kept(sketch(values), values, None)
+        used, place = tf.unique(gradient.indices)
+        values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(used)).numpy()
+        rows = values.reshape(len(values), -1)
+        places = (np.asarray(used, np.int64)[:, None] * rows.shape[1] + np.arange(rows.shape[1])).ravel()
+        factors = _factors(int(np.prod(gradient.dense_shape, dtype=np.int64)))[places // NUMBERS]
+        numbers = np.bincount(places % NUMBERS, rows.ravel() * factors, NUMBERS)
+        return cls._kept(numbers, rows.ravel(), np.asarray(gradient.indices))
 
-    def differ_from(self, others: Gradients) -> bool:
-        """Whether two steps on the same rows differ, because they draw random numbers."""
-        return not np.allclose(self.marks, others.marks, rtol=1e-4)
-
-
-def compare(names: Sequence[str], parts: Sequence[Sequence[Any]], weights: tuple[float, float]) -> Gradients:
-    """Compare gradients, by variable, of all rows and of two shares with so much weight."""
-    distances, marks, slices = [], [], {}
-    squares = np.zeros(3)
-    largest = max((float(tf.reduce_max(tf.abs(_values(g)))) for g in parts[0] if g is not None), default=0.0)
-    for i, (name, *gradients) in enumerate(zip(names, *parts, strict=False)):
-        if any(gradient is None for gradient in gradients):
-            continue
-        if all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
-            entries = [np.asarray(gradient.indices) for gradient in gradients]
-            is_same = all(np.array_equal(entries[0], other) for other in entries[1:])
-            slices[i] = name, is_same, [len(indices) for indices in entries]
-        flat = [np.ravel(np.asarray(tf.convert_to_tensor(gradient))) for gradient in gradients]
-        far, size, mark = {"mean": 0.0, "sum": 0.0}, 0.0, np.zeros(2)
-        for start in range(0, len(flat[0]), BLOCK):
-            whole, first, second = (part[start : start + BLOCK].astype(np.float64) for part in flat)
-            squares += [np.square(part).sum() for part in (whole, first, second)]
-            size = max(size, float(np.abs(whole).max()))
-            mark += _marks(whole, start, len(flat[0]))
-            for kind, off in (
-                ("mean", weights[0] * first + weights[1] * second - whole),
-                ("sum", first + second - whole),
-            ):
-                far[kind] = max(far[kind], float(np.abs(off).max()))
-        scale = max(size, 1e-3 * largest) + 1e-12
-        marks.append((float(mark[0]), float(mark[1])))
-        distances.append((name, {kind: off / scale for kind, off in far.items()}))
-    return Gradients(distances, np.sqrt(squares).tolist(), marks, slices)
+    @classmethod
+    def _kept(cls, numbers: Array, values: Array, entries: Array | None) -> Gradient:
+        largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+        return cls(numbers.astype(np.float64), largest, float(np.linalg.norm(values)), entries)
 
 
-def _values(gradient: Any) -> Any:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+def sketch(values: Array) -> Array:
+    """The numbers of an array, or random sums of those of a large one."""
+    flat = np.ravel(values)
+    if len(flat) <= NUMBERS:
+        return np.array(flat)
+    flat = flat.astype(np.float64 if flat.dtype == np.float64 else np.float32, copy=False)
+    factors = _factors(len(flat)).astype(flat.dtype)
+    parts, rest = np.split(flat, [len(flat) // NUMBERS * NUMBERS])
+    numbers: Array = factors[: len(parts) // NUMBERS] @ parts.reshape(-1, NUMBERS)
+    numbers[: len(rest)] += factors[-1] * rest
+    return numbers
 
 
-def _marks(part: Array, start: int, size: int) -> tuple[float, float]:
-    """Of a part of a gradient that has so many numbers: their squares, and the positive ones by their places."""
-    places = 0.5 + np.arange(start, start + len(part)) / (2 * max(1, size - 1))
-    return float(np.square(part).sum()), float(np.maximum(part, 0) @ places)
+def _factors(size: int) -> Array:
+    """One for each part of an array of so many numbers."""
+    return np.random.default_rng(0).standard_normal(size // NUMBERS + 1)
+
+
+def distances(
+    names: Sequence[str], parts: Sequence[Sequence[Gradient | None]], weights: tuple[float, float]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """For each variable, how far two shares combined, as "mean" or "sum", are from all rows, relative to its size."""
+    largest = _largest(parts[0])
+    for name, *three in zip(names, *parts, strict=False):
+        if None not in three:
+            whole, first, second = (gradient.sketch for gradient in three)
+            off = {"mean": weights[0] * first + weights[1] * second - whole, "sum": first + second - whole}
+            yield name, {kind: _relative(values, three, largest) for kind, values in off.items()}
+
+
+def differ(ones: Sequence[Gradient | None], others: Sequence[Gradient | None]) -> bool:
+    """Whether the gradients of two steps on the same rows differ."""
+    largest, pairs = _largest(ones), zip(ones, others, strict=False)
+    return any(not _relative(a.sketch - b.sketch, (a, b), largest) < _SAME for a, b in pairs if a and b)
+
+
+def norm(gradients: Sequence[Gradient | None]) -> float:
+    """Of all gradients of a step together."""
+    return float(np.linalg.norm([gradient.norm for gradient in gradients if gradient is not None]))
+
+
+def _largest(gradients: Sequence[Gradient | None]) -> float:
+    return max((gradient.largest for gradient in gradients if gradient is not None), default=0.0)
+
+
+def _relative(off: Array, gradients: Sequence[Gradient], largest: float) -> float:
+    """The size of a difference beside that of gradients; less if these are small beside the `largest` of a step."""
+    size = max(float(np.abs(gradient.sketch).max(initial=0.0)) for gradient in gradients)
+    part = _largest(gradients) / (_SMALL * largest + 1e-12)
+    return float(np.abs(off).max(initial=0.0)) / (size + 1e-12) * min(1.0, part)

@@ -6,18 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint.state import random_state, set_random_state
-from tfos_ml.keras.probe.gradients import Gradients
+from tfos_ml.keras.probe.gradients import Gradient, differ
 from tfos_ml.keras.step.random_draws import NOT_BY_ROW, RowsOfStep
 from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
 
 NOISE = 0.05  # standard deviation of noise added to weights: too much agrees at zero
+_AT_ONCE = 1 << 20  # numbers of noise
 ALL, FIRST, SECOND = range(3)
 
 
@@ -25,17 +26,24 @@ ALL, FIRST, SECOND = range(3)
 def kept(variables: TrainingVariables) -> Iterator[None]:
     """Change the weights within the context, and restore the model afterwards."""
     everything = [*variables.shared, *variables.seeds, *metric_variables(variables.model)]
-    before = [(v, np.asarray(v)) for v in {id(v): v for v in everything}.values()]
+    before = [(v, tf.convert_to_tensor(v)) for v in {id(v): v for v in everything}.values()]
     random, drawn = np.random.default_rng(0), random_state()
     try:
         for variable in variables.model.trainable_variables:
-            value = np.asarray(variable)
-            variable.assign((value + NOISE * random.standard_normal(value.shape)).astype(value.dtype))
+            _add_noise(variable, random)
         yield
     finally:
         set_random_state(drawn)
         for variable, value in before:
             variable.assign(value)
+
+
+def _add_noise(variable: Any, random: np.random.Generator) -> None:
+    value = np.array(variable)
+    flat = value.reshape(-1)
+    for part in np.split(flat, range(_AT_ONCE, len(flat), _AT_ONCE)):
+        part += (NOISE * random.standard_normal(len(part), np.float32)).astype(part.dtype)
+    variable.assign(value)
 
 
 class SharesOfGroup:
@@ -45,11 +53,11 @@ class SharesOfGroup:
 
     def __init__(self) -> None:
         self._sums: list[Any] = []
-        self.gradients: list[list[Any]] = [[], [], []]  # by part
+        self.gradients: list[Gradient | None] = []  # of the last step
 
     def begin(self, part: int) -> None:
         """Begin a step on all rows, or on a share of those of the last such step."""
-        self._part, self._at, self.gradients[part] = part, 0, []
+        self._part, self._at, self.gradients = part, 0, []
         if part == ALL:
             self._sums.clear()
 
@@ -61,8 +69,8 @@ class SharesOfGroup:
         return self._sums[self._at - 1]
 
     def all_sum_gradients(self, gradients: Sequence[Any], *arguments: Any, **options: Any) -> list[Any]:
-        """As of ``WorkerGroup``; records the gradients and sums nothing."""
-        self.gradients[self._part] += gradients
+        """As of ``WorkerGroup``; notes the gradients and sums nothing."""
+        self.gradients += map(Gradient.of, gradients)
         return list(gradients)
 
 
@@ -99,18 +107,26 @@ class _TriedRows(RowsOfStep):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a step on some rows, before any plan; without its gradients."""
+    """The results of a step on some rows, before any plan."""
 
     terms: dict[str, Any]
     metrics: list[Any]
-    state: dict[int, Any]  # what the step has assigned, by the position of the variable
+    state: dict[int, Any]  # sketches of what the step has assigned, by the position of the variable
     logs: dict[str, float]
     results: dict[str, float]  # of metrics
     drawn: list[bool]  # whether each draw was one for rows
+    updated: list[str]  # paths of variables
+    gradients: list[Gradient | None]  # of these variables
+
+    def is_like(self, other: Outcome) -> bool:
+        """Whether another step on the same rows has computed and assigned the same, whatever its metrics."""
+        return (
+            self.state.keys() == other.state.keys()
+            and all(np.array_equal(value, other.state[i]) for i, value in self.state.items())
+            and self.terms.keys() == other.terms.keys()
+            and all(np.allclose(value, other.terms[name], rtol=1e-6) for name, value in self.terms.items())
+            and not differ(self.gradients, other.gradients)
+        )
 
 
-class Try(NamedTuple):
-    """A step on all rows, and on both shares."""
-
-    outcomes: list[Outcome]
-    gradients: Gradients
+Try: TypeAlias = list[Outcome]  # of a step on all rows, and on both shares

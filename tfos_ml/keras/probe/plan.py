@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
-from tfos_ml.keras.probe.gradients import Gradients, compare
+from tfos_ml.keras.probe.gradients import differ, distances, norm, sketch
 from tfos_ml.keras.probe.known_layers import draws_by_batch, is_row_by_row, refuse_float8
 from tfos_ml.keras.probe.one_step import (
     ALL,
@@ -39,7 +39,7 @@ from tfos_ml.keras.step.losses import OUTPUT_LOSS
 from tfos_ml.keras.step.metrics import leaf_metrics, numbers
 from tfos_ml.keras.step.optimizers import intercepted
 from tfos_ml.keras.step.reduction_plan import PassReductions, ReductionPlan
-from tfos_ml.keras.step.variables import metric_variables
+from tfos_ml.keras.step.variables import metric_variables, value_of
 from tfos_ml.worker.global_batches import Step
 
 if TYPE_CHECKING:
@@ -143,14 +143,17 @@ class _Probe:
         self._iterations = variables.scalars
         self._variables = variables.of_program
         self._all = [*self._variables, *self._iterations, privates.global_seed_state()]
-        self._start = [np.asarray(v) for v in self._all]
+        self._start = [tf.convert_to_tensor(v) for v in self._all]
 
     def plan(self, tests: bool) -> ReductionPlan:
         tries = self._tries(ReductionPlan())
-        outcomes = tries[0].outcomes
-        draws = self._is_uncertain = tries[0].gradients.differ_from(self._run(ReductionPlan()).gradients)
+        whole = tries[0][ALL]
+        draws = False
+        if len(tries) > 1:  # else two steps were alike
+            (again,) = self._run(ReductionPlan(), parts=(ALL,))
+            draws = self._is_uncertain = differ(whole.gradients, again.gradients)
         plan = self._of_terms(tries)
-        of_outputs = {n for n in outcomes[ALL].terms if n.startswith(OUTPUT_LOSS) and n not in plan.sums}
+        of_outputs = {n for n in whole.terms if n.startswith(OUTPUT_LOSS) and n not in plan.sums}
         if plan.sums or plan.together:
             tries = self._tries(plan)
         try:
@@ -161,16 +164,15 @@ class _Probe:
             plan = replace(plan, together=tuple(sorted(of_outputs)))
             tries = self._tries(plan)
             gradient_is_sum = self._gradient_is_sum(tries)
-        outcomes = tries[0].outcomes
         assigned, notices = self._assigned(tries)
         return replace(
             plan,
             assigned=tuple(assigned),
             notices=tuple([*notices, _DRAWS] if draws else notices),
             gradient_is_sum=gradient_is_sum,
-            whole_slices=tuple(self._whole_slices(tries[0].gradients)),
-            train=self._of_pass(outcomes),
-            test=self._of_pass(self._run(plan, "test_step").outcomes) if tests else PassReductions(),
+            whole_slices=tuple(self._whole_slices(tries[0])),
+            train=self._of_pass(tries[0]),
+            test=self._of_pass(self._run(plan, "test_step")) if tests else PassReductions(),
         )
 
     def plan_of_test(self) -> ReductionPlan:
@@ -179,31 +181,32 @@ class _Probe:
         plan = self._of_terms([tried])
         if plan.sums or plan.together:
             tried = self._run(plan, "test_step")
-        return replace(plan, test=self._of_pass(tried.outcomes))
+        return replace(plan, test=self._of_pass(tried))
 
     def _of_terms(self, tries: Sequence[Try]) -> ReductionPlan:
         """Which terms of the loss are sums over rows, and which need all rows together."""
-        kinds = {name: self._kind_of_term(name, tries) for name in tries[0].outcomes[ALL].terms}
+        kinds = {name: self._kind_of_term(name, tries) for name in tries[0][ALL].terms}
         return ReductionPlan(
             sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
             together=tuple(sorted(n for n, kind in kinds.items() if n.startswith(OUTPUT_LOSS) and not kind)),
         )
 
     def _tries(self, plan: ReductionPlan) -> list[Try]:
-        """The outcomes of the first step, and of one as if many had been done, if that can be tried."""
+        """The outcomes of the first step, and of one as if many had been done, unless that does the same."""
         early = self._run(plan)
         start = self._start
-        self._start = [self._later(i, early.outcomes[ALL]) for i in range(len(self._all))]
+        self._start = [self._later(i, early[ALL]) for i in range(len(self._all))]
         try:
-            return [early, self._run(plan)]
+            (late,) = self._run(plan, parts=(ALL,))
+            return [early] if late.is_like(early[ALL]) else [early, self._run(plan)]
         except Exception:  # a number that only seems to count steps
-            return [early]
+            return [early, early]
         finally:
             self._start = start
 
     def _later(self, place: int, early: Outcome) -> Any:
         """The value that a variable may have after many steps: a number of steps, or the weight of a loss."""
-        value = self._start[place]
+        value = np.asarray(self._start[place])
         if value.shape or place == len(self._all) - 1:
             return value
         is_of_optimizer = place >= len(self._variables)
@@ -213,8 +216,8 @@ class _Probe:
         is_zero_weight = not is_of_optimizer and value == 0 and place not in early.state
         return np.ones_like(value) if is_zero_weight and value.dtype.kind == "f" else value
 
-    def _run(self, plan: ReductionPlan, step: str = "train_step") -> Try:
-        """The outcomes for all rows, and for both shares; their gradients are compared, and not kept."""
+    def _run(self, plan: ReductionPlan, step: str = "train_step", parts: Sequence[int] = (ALL, FIRST, SECOND)) -> Try:
+        """The outcomes for all rows, and for both shares."""
         shares = SharesOfGroup()
         with intercepted(lambda *update: None):
             parallel = DataParallel(
@@ -225,8 +228,7 @@ class _Probe:
                 rows_of=tried_rows(),
             )
             try:
-                outcomes = [self._step(parallel, shares, step, part) for part in (ALL, FIRST, SECOND)]
-                return Try(outcomes, compare(parallel.updated, shares.gradients, self._weights))
+                return [self._step(parallel, shares, step, part) for part in parts]
             finally:
                 parallel.close()
 
@@ -244,15 +246,17 @@ class _Probe:
         return Outcome(
             {name: np.asarray(value, np.float64) for name, value in parallel.terms.values.items()},
             [np.asarray(v, np.float64) for v in metric_variables(self._model)],
-            {i: value for i, v in enumerate(self._variables) if _is_other(value := np.asarray(v), self._start[i])},
+            {i: sketch(v) for i, v in enumerate(map(value_of, self._variables)) if _is_other(v, self._start[i])},
             numbers(logs or {}),
             numbers(self._model.get_metrics_result()),
             parallel.drawn,
+            parallel.updated,
+            shares.gradients,
         )
 
     def _kind_of_term(self, name: str, tries: Sequence[Try]) -> str:
         """As :meth:`_kind`, of a term of the loss in all tries together."""
-        parts = [[np.ravel(outcome.terms.get(name, 0.0)) for outcome in tried.outcomes] for tried in tries]
+        parts = [[np.ravel(outcome.terms.get(name, 0.0)) for outcome in tried] for tried in tries]
         return self._kind(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _kind(self, whole: Any, first: Any, second: Any) -> str:
@@ -269,20 +273,28 @@ class _Probe:
     def _gradient_is_sum(self, tries: Sequence[Try]) -> bool:
         far: dict[str, dict[str, float]] = {"mean": {}, "sum": {}}  # how far each variable is off, by kind
         for tried in tries:
-            for name, kinds in tried.gradients.distances:
+            for name, kinds in self._distances(tried):
                 for kind, off in kinds.items():
                     far[kind][name] = max(off, far[kind].get(name, 0.0))
-        distances = {kind: max(off.values(), default=0.0) for kind, off in far.items()}
-        nearest = min(distances, key=lambda kind: distances[kind])
-        if distances[nearest] > self._tolerance and not self._is_uncertain:
+        worst = {kind: max(off.values(), default=0.0) for kind, off in far.items()}
+        nearest = min(worst, key=lambda kind: worst[kind])
+        if worst[nearest] > self._tolerance and not self._is_uncertain:
             differing = {name: off for name, off in far["mean"].items() if off > self._tolerance}
-            apart = max(tries, key=lambda tried: max(kinds["mean"] for _, kinds in tried.gradients.distances))
-            raise ModelError(_not_additive(differing, self._rows, apart.gradients.norms))
+            apart = max(tries, key=lambda tried: max(kinds["mean"] for _, kinds in self._distances(tried)))
+            raise ModelError(_not_additive(differing, self._rows, [norm(o.gradients) for o in apart]))
         return nearest == "sum"
 
-    def _whole_slices(self, gradients: Gradients) -> Iterator[int]:
-        for i, (name, has_same_entries, (whole, first, second)) in gradients.slices.items():
-            if has_same_entries:
+    def _distances(self, tried: Try) -> Iterator[tuple[str, dict[str, float]]]:
+        return distances(tried[ALL].updated, [outcome.gradients for outcome in tried], self._weights)
+
+    def _whole_slices(self, tried: Try) -> Iterator[int]:
+        gradients = zip(*(outcome.gradients for outcome in tried), strict=False)
+        for i, (name, three) in enumerate(zip(tried[ALL].updated, gradients, strict=False)):
+            entries = [gradient.entries for gradient in three if gradient is not None and gradient.entries is not None]
+            if len(entries) < len(tried):
+                continue
+            whole, first, second = map(len, entries)
+            if all(np.array_equal(entries[0], other) for other in entries[1:]):
                 yield i
             elif whole != first + second:
                 raise ModelError(
@@ -330,10 +342,10 @@ class _Probe:
         assigned: list[int] = []
         means, own, weights = list[str](), list[str](), list[str]()
         for i, variable in enumerate(self._variables):
-            written = [tried.outcomes for tried in tries if i in tried.outcomes[ALL].state]
+            written = [tried for tried in tries if i in tried[ALL].state]
             if id(variable) in known or not written:
                 continue
-            values = [[o.state.get(i, self._start[i]) for o in outcomes] for outcomes in written]
+            values = [[o.state.get(i, sketch(np.asarray(self._start[i]))) for o in tried] for tried in written]
             is_float, of_keras = "float" in str(variable.dtype), i < self._of_model
             is_same = all(np.array_equal(whole, part) for whole, *parts in values for part in parts)
             is_mean = is_float and all(self._kind(*three) == "mean" for three in values)

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.step.variables import value_of
 
 
 class LayerState:
@@ -33,9 +34,9 @@ class LayerState:
         has_changed = np.not_equal(self._checksums(), self._before)
         places = np.flatnonzero(self._group.all_max(has_changed.astype(np.int32)))
         changed = [self._variables[i] for i in places]
-        means = self._group.all_sum([np.asarray(v, np.float64) * weight for v in changed])
+        means = self._group.all_sum([value_of(v).astype(np.float64) * weight for v in changed])
         for variable, mean in zip(changed, means, strict=True):
             variable.assign(mean)
 
     def _checksums(self) -> list[int]:
-        return [zlib.crc32(np.ascontiguousarray(v).view(np.uint8).data) for v in self._variables]
+        return [zlib.crc32(np.ascontiguousarray(value_of(v)).view(np.uint8).data) for v in self._variables]

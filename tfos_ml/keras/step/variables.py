@@ -7,10 +7,17 @@ from functools import cached_property
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from tfos_ml.data.schema import Array
 from tfos_ml.keras import privates
 from tfos_ml.keras.step.optimizers import intercepted
+
+
+def value_of(variable: Any) -> Array:
+    """The value that a variable has now, without a copy of it; what is assigned later has memory of its own."""
+    return np.asarray(tf.convert_to_tensor(variable))
 
 
 def metric_variables(model: keras.Model) -> list[Any]:
