@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import cloudpickle
@@ -21,10 +22,13 @@ from tfos_ml.agent import scoring_client as agent_scoring
 from tfos_ml.agent.fork_client import Forking
 from tfos_ml.agent.scorer import Scorer, ScoringProcess, make_udf_function
 from tfos_ml.agent.scoring_client import ScoringProcessClient
+from tfos_ml.common import unix_sockets
+from tfos_ml.common.pids import ProcessHandle
 from tfos_ml.common.session_settings import AUTO, EXECUTOR, WORKER
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.udf import ScoringSpec
+from tfos_ml.worker import scoring_server
 
 SETTING = "spark.tfos_ml.scoringProcess"
 DEADLINE = 60.0
@@ -170,6 +174,23 @@ class TestEnd:
         os.kill(stopped, signal.SIGSTOP)
         assert scorer("deadly").score(floats(2.0)).to_pylist() == [2.0]
         assert ends(stopped)
+
+    def test_comes_although_a_call_for_a_client_that_is_gone_does_not_end(self, monkeypatch, tmp_path):
+        """Red before: the call took a core until the executor ended."""
+        hangs, goes_on = threading.Event(), threading.Event()
+        monkeypatch.setattr(scoring_server, "_received_batch", lambda batches: hangs.set() or goes_on.wait(DEADLINE))
+        listener = unix_sockets.listen(tmp_path / "socket")
+        server = scoring_server.ScoringServer(listener, tmp_path / "socket", ProcessHandle.open(os.getpid()), 0.5)
+        serving = threading.Thread(target=server.serve)
+        serving.start()
+        client = unix_sockets.connect(tmp_path / "socket")
+        assert hangs.wait(DEADLINE)
+        serving.join(2.0)
+        assert serving.is_alive()
+        client.close()
+        serving.join(DEADLINE / 2)
+        assert not serving.is_alive()
+        goes_on.set()
 
 
 class TestThatCannotBeStarted:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import socket
 import threading
@@ -46,7 +47,7 @@ class ScoringServer:
         self._owner = owner
         self._idle_seconds = idle_seconds
         self._loads = threading.Lock()  # the cache of loaded models is not thread-safe
-        self._connected = 0
+        self._clients: set[SharedBatches] = set()
         self._changes = threading.Lock()
 
     def serve(self) -> None:
@@ -59,13 +60,21 @@ class ScoringServer:
                 for key, _ in selector.select(min(TICK_SECONDS, self._idle_seconds)):
                     if key.fileobj is self._listener:
                         self._accept()
-                if self._connected:
+                if self._has_clients():
                     idle_since = time.monotonic()
                 elif time.monotonic() - idle_since >= self._idle_seconds or is_memory_short():
                     if self._leave():
                         return
                     idle_since = time.monotonic()
         self._delete_socket()
+
+    def _has_clients(self) -> bool:
+        """Whether a client is there. One that was canceled may leave a call of the model that never ends."""
+        poller = select.poll()
+        with self._changes:
+            for batches in self._clients:
+                poller.register(batches.connection, 0)  # and POLLHUP, which is always told
+            return len(poller.poll(0)) < len(self._clients)
 
     def _leave(self) -> bool:
         """Close the socket, unless a client is connecting or starting a server; returns whether it is closed."""
@@ -95,7 +104,7 @@ class ScoringServer:
             connection.close()
             return
         with self._changes:
-            self._connected += 1
+            self._clients.add(batches)
         threading.Thread(target=self._serve, args=[batches], name="scoring", daemon=True).start()
 
     def _serve(self, batches: SharedBatches) -> None:
@@ -104,9 +113,9 @@ class ScoringServer:
         except (ConnectionError, ValueError, pa.ArrowInvalid):
             pass  # the client has ended, or has sent something else
         finally:
-            batches.close()
             with self._changes:
-                self._connected -= 1
+                self._clients.remove(batches)
+            batches.close()
 
     def _answer(self, batches: SharedBatches) -> None:
         """Load the model, and score batches until the connection ends."""
