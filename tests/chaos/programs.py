@@ -28,9 +28,9 @@ from pyspark.sql import DataFrame, SparkSession
 from trained_rows import note_steps
 
 from tfos_ml import InputMode, KerasEstimator, TFCluster, TFEstimator, TFModel, TFParallel, errors, tfrecord
-from tfos_ml.driver import programs as cluster_programs
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.stages import cluster_estimator
+from tfos_ml.tfcluster import start as cluster_start
 
 SILENCE = 6.0  # seconds after which a process that gives no sign of life counts as stuck; users have 120
 
@@ -263,7 +263,7 @@ def cancel(spark: SparkSession) -> None:
 
 def main(settings: dict[str, str], answers: Any) -> None:
     """Serve until stdin ends."""
-    for module in (cluster_estimator, cluster_programs):
+    for module in (cluster_estimator, cluster_start):
         module.NodeTask = partial(NodeTask, heartbeat_timeout=SILENCE)  # type: ignore[misc, assignment]
     remote = settings.pop("spark.remote", None)
     builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.appName("tfos_ml chaos")

@@ -10,10 +10,10 @@ import pytest
 from ledger_case import Case, Run
 
 from tfos_ml import errors
-from tfos_ml.driver import attempt, programs
+from tfos_ml.driver import attempt
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.tfcluster import tfcluster
+from tfos_ml.tfcluster import start, tfcluster
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("without_spark")]
 slower = partial(pytest.param, marks=pytest.mark.chaos)  # the same in another mode
@@ -37,7 +37,7 @@ def run(tmp_path, monkeypatch):
         hit = runs[0].answers.hit(ControlServer)
         for module in (attempt, tfcluster):
             monkeypatch.setattr(module, "ControlServer", hit)
-        monkeypatch.setattr(programs, "NodeTask", partial(NodeTask, heartbeat_timeout=runs[0].silence))
+        monkeypatch.setattr(start, "NodeTask", partial(NodeTask, heartbeat_timeout=runs[0].silence))
         threads = [threading.Thread(target=one.fit, name=str(one.case)) for one in runs]
         for thread in threads:
             thread.start()
