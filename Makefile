@@ -52,7 +52,7 @@ test-fast: install
 
 # The tests that cross every layer, on the lowest versions that setup.cfg allows (noxfile.py).
 test-oldest: install
-	$(BIN)/nox -s corner-spark-3.5
+	$(BIN)/nox -s corner-spark-3.5 -- -m "corner and not soak and not chaos" tests/e2e tests/unit
 
 # The same on the newest, on those between and on Spark Connect, and a page of the results.
 test-matrix: install

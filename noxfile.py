@@ -110,7 +110,7 @@ def run_tests(session: nox.Session, name: str, *arguments: str, **environment: s
     # Elsewhere: Spark's daemons, and programs that tests start, would import the package from here.
     session.chdir(session.create_tmp())
     settings = ["-c", str(HERE / "pyproject.toml"), "--rootdir", str(HERE)]
-    session.run("pytest", "-p", "corner_report", "-n", "2", "--dist", "loadfile", *settings, *chosen, env=variables)
+    session.run("pytest", "-p", "corner_report", "-n", "3", "--dist", "loadfile", *settings, *chosen, env=variables)
 
 
 def corner(python: str, name: str, packages: list[str]) -> None:

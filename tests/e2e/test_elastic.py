@@ -98,6 +98,7 @@ def weights_file(tmp_path):
     return tmp_path / "export" / "assets.extra" / "model.weights.h5"
 
 
+@pytest.mark.chaos  # cluster_size.py decides, and the simulation has many sizes
 def test_it_begins_with_the_slots_that_there_are(spark, tmp_path, expected):
     fitted = estimator(tmp_path, clusterSize=7, minClusterSize=2).fit(expected.frame(spark))
     (attempt,) = fitted.summary.attempts
