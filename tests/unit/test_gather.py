@@ -33,6 +33,7 @@ class Stage:
             cpus=lambda: 1,
             resources=dict,
             attemptNumber=lambda: 0,
+            taskAttemptId=lambda: 0,
             allGather=lambda message: self.gather(rank, message),
         )
 
