@@ -79,8 +79,10 @@ class ParamsBase(Params):
         unknown = [name for name in given if not self.hasParam(name)]
         if unknown:
             keywords = list(dict.fromkeys([*known, *self._keywords.__annotations__]))
-            hints = "; ".join(f"'{name}'{hint(name, keywords)}" for name in unknown)
-            raise ParamError(f"Unknown parameters: {hints}. Known: {sorted(known)}")
+            hints = {name: hint(name, keywords) for name in unknown}
+            names = "; ".join(f"'{name}'{text}" for name, text in hints.items())
+            rest = "" if all(hints.values()) else f". Known: {', '.join(sorted(known))}"
+            raise ParamError(f"Unknown parameters: {names}{rest}")
         return self._set_checked(**given)
 
     def _set_checked(self, **values: Any) -> Self:
