@@ -66,7 +66,11 @@ spark.conf.set("spark.tfos_ml.sharedDir", sys.argv[1] + "/shared")
 print("streamed", stream("large"))
 artifacts.QUERY_BYTES = 64 << 20
 print("streamed", stream("small"))
-print("scored", model.transform(df).agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
+add, sent = spark.addArtifacts, []
+spark.addArtifacts = lambda *paths, **kinds: (sent.extend(paths), add(*paths, **kinds))
+for _ in range(2):
+    print("scored", model.transform(df).agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
+print("sent", len(sent))
 try:
     args = {"fail_on": "worker:1"}
     TFEstimator(trainFn=train_functions.fail_on_one, tfArgs=args, clusterSize=2, verbose=0).fit(df)
@@ -139,6 +143,8 @@ def test_fit_transform_errors_and_saving_on_spark_connect(connect_server, tmp_pa
         "streamed 5000.0",
         "streamed 5000.0",
         "scored 5000.0",
+        "scored 5000.0",
+        "sent 1",
         "error worker 1 the train function raised ZeroDivisionError: the user's own mistake",
         "[worker:0] said at the end",
         "TFCluster needs a SparkContext",

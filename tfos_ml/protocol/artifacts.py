@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyarrow import fs
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 INLINE_BYTES = 256 << 10
 QUERY_BYTES = 64 << 20  # at most so much is part of a query's tasks; Spark Connect allows 128 MiB
 _PREFIX = "tfos_ml-"
+_sent: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+"""Names of the files that a client of Spark Connect has sent, by session: it cannot ask the server."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,11 @@ def publish(spark: SparkSession, content: Content) -> Artifact:
     file = file_of(content)
     name = f"{_PREFIX}{file.digest}"
     if is_connect(spark):
-        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
-            _add(spark, Path(directory) / name, file)
+        sent = _sent.setdefault(spark, set())
+        if name not in sent:
+            with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
+                _add(spark, Path(directory) / name, file)
+            sent.add(name)
     elif not any(uri.endswith(f"/{name}") for uri in spark.sparkContext.listFiles):  # Spark would warn of it
         # Executors fetch from where the file lies, so it has to stay: Spark's own temporary directory.
         _add(spark, Path(spark.sparkContext._temp_dir) / name, file)
