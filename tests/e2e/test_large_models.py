@@ -1,10 +1,12 @@
-"""A model on its way through the driver: from file to file, so that the driver's memory does not depend on its size."""
+"""Large models: the driver's memory does not depend on their size, and a worker has little more than plain Keras."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 
 import tfos_ml.mlflow
-from tfos_ml import TFModel
+from tfos_ml import KerasEstimator, TFModel
 from tfos_ml.agent import node_result
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.inference.archive import pack
@@ -85,3 +87,73 @@ def test_results_of_a_node_come_from_file_to_file(directory, tmp_path):
         assert server.nodes.results().model.size == packed.stat().st_size
     finally:
         server.close()
+
+
+WIDTH, DEPTH = 2048, 6
+WEIGHTS = DEPTH * WIDTH**2 * 4  # bytes
+
+
+def large_model(notes):
+    """A model with a layer of its own, so that a step is tried; this process notes what it has in memory."""
+    import keras
+
+    class Wide(keras.layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(shape=(shape[-1], WIDTH))
+
+        def call(self, x):
+            return keras.ops.tanh(x @ self.kernel)
+
+    Path("/proc/self/clear_refs").write_text("5")
+    (Path(notes) / f"{os.getpid()}-before").write_text(str(memory("VmRSS")))
+    model = keras.Sequential([keras.layers.Input((WIDTH,)), *(Wide() for _ in range(DEPTH)), keras.layers.Dense(1)])
+    model.compile("adam", "mse")
+    return model
+
+
+def noting_peak(notes):
+    import keras
+
+    def note(logs):
+        (Path(notes) / f"{os.getpid()}-peak").write_text(str(memory("VmHWM")))
+
+    return keras.callbacks.LambdaCallback(on_train_end=note)
+
+
+def growths(notes):
+    """By how much each process that has trained has grown since the beginning of its model."""
+    peaks = [file for file in Path(notes).iterdir() if file.name.endswith("-peak")]
+    return [int(p.read_text()) - int(p.with_name(p.name.replace("peak", "before")).read_text()) for p in peaks]
+
+
+def train_alone(notes):
+    import numpy as np
+
+    callbacks = [noting_peak(notes)]
+    large_model(notes).fit(np.ones((16, WIDTH), "f"), np.ones(16), 4, epochs=2, verbose=0, callbacks=callbacks)
+
+
+@pytest.mark.corner("Large models")
+def test_a_worker_has_little_more_than_plain_keras_and_a_copy_of_its_gradients(spark, tmp_path):
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    for notes in (alone, together):
+        notes.mkdir()
+    program = f"import sys; sys.path[:] = {sys.path}; import test_large_models as t; t.train_alone({str(alone)!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent)
+    rows = spark.range(0, 16, 1, 2).select(
+        F.array_repeat(F.lit(1.0).cast("float"), WIDTH).alias("x"), F.lit(1.0).alias("y")
+    )
+    KerasEstimator(
+        model=partial(large_model, str(together)),
+        featuresCol="x",
+        labelCol="y",
+        clusterSize=2,
+        epochs=2,
+        batchSize=4,
+        modelDir=str(tmp_path / "checkpoints"),
+        callbacks=[noting_peak(str(together))],
+        verbose=0,
+    ).fit(rows)
+    (plain,), workers = growths(alone), growths(together)
+    assert len(workers) == 2
+    assert max(workers) < 1.1 * plain + WEIGHTS, f"plain {plain >> 20} MB, workers {[w >> 20 for w in workers]} MB"
