@@ -59,13 +59,23 @@ test-matrix: install
 	$(BIN)/nox
 	$(BIN)/python docs/compatibility.py
 
-# Everything that repeats a proven thing in another combination, and hundreds of runs in a row.
+# Everything that repeats a proven thing in another combination, and hundreds of runs in a row; all of it takes hours.
+# A part of it: make chaos PART=zoo (every class of Keras), PART=simulation, PART=faults, PART=places (masters, hosts,
+# stores, other Sparks), PART=programs (the rest).
 # With a seed, random faults in random programs instead: make chaos SEED=1 MINUTES=60 (tests/chaos).
+CHAOS_zoo := tests/unit/test_zoo.py
+CHAOS_simulation := tests/simulation
+CHAOS_faults := tests/chaos tests/harness tests/ledger $(wildcard tests/e2e/*fault*.py tests/e2e/test_elastic.py)
+CHAOS_places := tests/cluster tests/differential $(filter-out $(CHAOS_faults),$(wildcard tests/e2e/test_*.py))
+CHAOS_ALL := $(CHAOS_zoo) $(CHAOS_simulation) $(CHAOS_faults) $(CHAOS_places)
+CHAOS_programs := tests $(CHAOS_ALL:%=--ignore=%)
+PART ?=
+
 chaos: install
 ifdef SEED
 	$(BIN)/python tests/chaos $(SEED) $(or $(MINUTES),60)
 else
-	$(BIN)/python -m pytest -m chaos --timeout 900
+	$(BIN)/python -m pytest -m chaos --timeout 900 $(if $(PART),$(or $(CHAOS_$(PART)),$(error PART is zoo, simulation, faults, places or programs)))
 endif
 
 soak: install
