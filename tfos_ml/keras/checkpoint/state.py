@@ -71,17 +71,17 @@ def assign_all(variables: Sequence[Any], arrays: Sequence[Array]) -> None:
 
 
 def broadcast_variables(variables: TrainingVariables, group: WorkerGroup, is_chief: bool) -> None:
-    """Give all workers the chief's variables, and the states of its seed generators, unless they have them.
+    """Give all workers the chief's variables, and the states of its seed generators, where they have others.
 
-    All workers call it once the model is built, and after the chief has loaded a checkpoint.
+    All workers call it once the model is built, when most are alike, and after the chief has loaded a checkpoint.
     """
     everything = [*variables.shared, *variables.seeds]
-    own = np.array([digest(everything)], np.float64)
-    if group.all_max(own) == -group.all_max(-own):  # alike everywhere, as after a build with one seed
-        return
-    arrays = group.broadcast_arrays([value_of(v) for v in everything], is_chief)
-    if not is_chief:
-        assign_all(everything, arrays)
+    own = np.array([digest([variable]) for variable in everything], np.float64)
+    for place in np.flatnonzero(group.all_max(own) != -group.all_max(-own)):
+        variable = everything[place]
+        (value,) = group.broadcast_arrays([value_of(variable)], is_chief)
+        if not is_chief:
+            variable.assign(value)
 
 
 def random_state() -> dict[str, Any]:

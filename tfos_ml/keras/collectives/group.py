@@ -279,9 +279,10 @@ class WorkerGroup:
         for dtype in sorted({a.dtype.name for a in summed}):
             places = [i for i, a in enumerate(summed) if a.dtype.name == dtype]
             flat = np.concatenate([summed[i].reshape(-1) for i in places])
-            total = np.concatenate([self._sum_flat(part) for part in _cut(flat)])
+            for part in _cut(flat):
+                part[:] = self._sum_flat(part)
             ends = np.cumsum([summed[i].size for i in places])[:-1]
-            for i, part in zip(places, np.split(total, ends), strict=True):
+            for i, part in zip(places, np.split(flat, ends), strict=True):
                 summed[i] = part.reshape(summed[i].shape)
         return summed
 
