@@ -70,7 +70,7 @@ class SpoolDirectories:
 
     def memory_for(self, size: int) -> Path | None:
         """The directory in shared memory if it has space for `size` more bytes."""
-        if self.memory is None or not _has_inodes(self.memory) or free_memory() <= size:
+        if self.memory is None or not _has_inodes(self.memory) or min(free_memory(), free_volume()) <= size:
             return None
         if self.budget is not None and _held(self.memory) + size > self.budget:
             return None
@@ -88,16 +88,17 @@ class SpoolDirectories:
 
 
 def free_memory() -> int:
-    """Bytes that may still be put into shared memory: what is free of the host, the container and the volume.
+    """Bytes of memory that rows may still take: what is free of the host and the container, without the reserve."""
+    available, headroom = psutil.virtual_memory().available, memory_headroom()
+    return max(0, (available if headroom is None else min(available, headroom)) - MEMORY_RESERVE)
 
-    ``MEMORY_RESERVE`` of the host's memory and the container's, and a share of the volume, are left to others.
-    """
+
+def free_volume() -> int:
+    """Bytes that the volume of shared memory has room for, without the share of others."""
     if not SHARED_MEMORY.is_dir():
         return 0
-    volume, available = shutil.disk_usage(SHARED_MEMORY), psutil.virtual_memory().available
-    headroom = memory_headroom()
-    memory = available if headroom is None else min(available, headroom)
-    return max(0, min(memory - MEMORY_RESERVE, volume.free - min(MEMORY_RESERVE, volume.total // VOLUME_SHARE)))
+    volume = shutil.disk_usage(SHARED_MEMORY)
+    return max(0, volume.free - min(MEMORY_RESERVE, volume.total // VOLUME_SHARE))
 
 
 def _held(directory: Path) -> int:
