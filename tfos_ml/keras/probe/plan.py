@@ -206,9 +206,10 @@ class _Probe:
 
     def _later(self, place: int, early: Outcome) -> Any:
         """The value that a variable may have after many steps: a number of steps, or the weight of a loss."""
-        value = np.asarray(self._start[place])
-        if value.shape or place == len(self._all) - 1:
-            return value
+        start = self._start[place]
+        if start.shape.rank or place == len(self._all) - 1:
+            return start
+        value = np.asarray(start)
         is_of_optimizer = place >= len(self._variables)
         if value.dtype.kind in "iu":
             counts = is_of_optimizer or early.state.get(place) == value + 1
