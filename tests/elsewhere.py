@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tfos_ml.agent.child_process import child_environment
-from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.fork_server import NO_MARKER
 
@@ -27,9 +27,9 @@ IDLE_SECONDS = 300.0
 def run_elsewhere(program: str, *arguments: str) -> None:
     """Run the text of a program, whose ``sys.argv[1:]`` are `arguments`; it must end with exit code 0."""
     environment = {**child_environment(NO_MARKER, 2, {}), USES_KERAS: "1"}
-    forking = Forking(os.getpid(), IDLE_SECONDS)
+    fork_server = ForkServerRef(os.getpid(), IDLE_SECONDS)
     with tempfile.TemporaryFile() as output, open(os.devnull, "rb") as nothing:
-        process = start_process(__name__, [program, *arguments], environment, nothing, output, forking)
+        process = start_process(__name__, [program, *arguments], environment, nothing, output, fork_server)
         try:
             code = process.wait(WAIT_SECONDS)
         finally:

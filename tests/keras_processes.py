@@ -11,7 +11,7 @@ from conftest import free_ports
 from keras_worker import BATCH, EPOCHS, make, named, row_count
 
 from tfos_ml.agent.child_process import child_environment
-from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.fork_server import NO_MARKER
 
@@ -23,14 +23,14 @@ def train(cases_by_size, out, communication="auto", evaluates=False):
     environment = {**child_environment(NO_MARKER, 1, {}), USES_KERAS: "1"}
     environment["TFOS_ML_TEST_COMMUNICATION"] = communication
     environment["TFOS_ML_TEST_EVALUATES"] = str(int(evaluates))
-    forking = Forking(os.getpid(), idle_seconds=300)
+    fork_server = ForkServerRef(os.getpid(), idle_seconds=300)
     for size, cases in cases_by_size.items():
         ports = free_ports(size)
         workers = []
         for rank in range(size):
             arguments = [str(out), str(rank), ",".join(ports), *cases]
             with open(os.devnull, "rb") as nothing, open(out / f"log-{size}-{rank}", "wb") as log:
-                workers.append(start_process("keras_worker", arguments, environment, nothing, log, forking))
+                workers.append(start_process("keras_worker", arguments, environment, nothing, log, fork_server))
         try:
             codes = [worker.wait(WAIT_SECONDS) for worker in workers]
         finally:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from tfos_ml import TFModel, errors
 from tfos_ml.agent import scoring_client as agent_scoring
-from tfos_ml.agent.fork_client import Forking
+from tfos_ml.agent.fork_client import ForkServerRef
 from tfos_ml.agent.scorer import Scorer, ScoringProcess, make_udf_function
 from tfos_ml.agent.scoring_client import ScoringProcessClient
 from tfos_ml.common import unix_sockets
@@ -80,7 +80,7 @@ def owner():
 
 
 def server_of(owner: int, idle_seconds: float = 300.0) -> SeenServer:
-    return SeenServer(Forking(owner, idle_seconds))
+    return SeenServer(ForkServerRef(owner, idle_seconds))
 
 
 class SeenServer(ScoringProcessClient):
@@ -198,7 +198,7 @@ class TestThatCannotBeStarted:
     def unusable(self, owner, monkeypatch, tmp_path):
         """A place for the socket that others may use, too."""
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        ScoringProcessClient(Forking(owner, 300.0))._path.parent.mkdir(mode=0o755)
+        ScoringProcessClient(ForkServerRef(owner, 300.0))._path.parent.mkdir(mode=0o755)
 
     def test_scores_in_the_worker(self, scorer, unusable, caplog):
         assert scorer("deadly", kind=AUTO).score(floats(5.0)).to_pylist() == [5.0]

@@ -80,7 +80,7 @@ class Fit(Played):
             self._frame,
             task,
             templates=make_template if self.is_elastic else None,
-            least=schedule.least,
+            min_nodes=schedule.least,
             max_restarts=schedule.max_restarts,
             verbose=0,
             reported=self._reported,

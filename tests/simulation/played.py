@@ -171,9 +171,9 @@ class Played:
             case "host lost":
                 self._lose(host)
         if not fault.kind.startswith("host"):
-            return {claim.member.node.label}
+            return {claim.member.run_role.label}
         are_known = tasks <= {one.supervisor for one in hit}  # else it has hit tasks that are not yet, or no, nodes
-        return {one.member.node.label for one in hit} if are_known else set()
+        return {one.member.run_role.label for one in hit} if are_known else set()
 
     def _lose_once_idle(self, host: str) -> None:
         """An executor that is decommissioned ends when its tasks have; no new ones come."""

@@ -74,7 +74,7 @@ class Child:
     def __init__(self, member: Any, training: Training):
         world = virtual_time.now_in
         self.member, self.training = member, training
-        self.process = Process(f"{member.node.label} process", member.host)
+        self.process = Process(f"{member.run_role.label} process", member.host)
         self.inbox, self._said = SimpleQueue(), SimpleQueue()
         self.process.when_it_ends(self._gone)
         self.reports = 0
@@ -84,7 +84,7 @@ class Child:
         world.start(self.process, "heartbeat", self._beat)
 
     def _gone(self) -> None:
-        self.training.lose(self.member.node.label)
+        self.training.lose(self.member.run_role.label)
         virtual_time.now_in.at(0.001, self._said.put, None)
 
     # What runs in it
@@ -93,7 +93,7 @@ class Child:
         self._said.put(message)
 
     def _beat(self) -> None:
-        serves = self.member.role.job_name == "ps"
+        serves = self.member.cluster_role.job_name == "ps"
         while True:
             self.say(messages.Heartbeat(serves))
             virtual_time.sleep(self.member.task.heartbeat_timeout / HEARTBEATS * 8)
@@ -142,7 +142,7 @@ class Child:
         return message
 
     def _train(self) -> None:
-        behavior, label = self.training.behavior, self.member.node.label
+        behavior, label = self.training.behavior, self.member.run_role.label
         self._await(messages.Agreement)
         if behavior.barrier:
             self.say(messages.BarrierReached("start"))
@@ -200,7 +200,7 @@ class Child:
         self._say_failure("the train function raised")
         if self._lingers():
             self._has_failed = True
-            self.training.lose(self.member.node.label)
+            self.training.lose(self.member.run_role.label)
         else:
             self.process.end(1)
 
@@ -251,7 +251,7 @@ class Budget:
 
 
 class Claim:
-    """Instead of ``ResourceClaim``: a TensorFlow process, and a reaper, which tells as the real one does."""
+    """Instead of ``HostResources``: a TensorFlow process, and a reaper, which tells as the real one does."""
 
     def __init__(self, member: Any, spark_task: Any, printed: Any):
         self._member = member
@@ -274,10 +274,10 @@ class Claim:
         """The node."""
         return self._member
 
-    def take(self) -> NodeResources:
+    def acquire(self) -> NodeResources:
         world, member = virtual_time.now_in, self._member
         self._guarded = {}
-        self.reaper = Process(f"{member.node.label} reaper", member.host)
+        self.reaper = Process(f"{member.run_role.label} reaper", member.host)
         self.supervisor.when_it_ends(lambda: self._in_reaper(self._clean_up))
         virtual_time.sleep(world.draw.random())  # a process starts
         training = world.parts.training_of(member.task)

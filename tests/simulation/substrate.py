@@ -89,7 +89,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield transport, "make_credentials", lambda token: None
     yield transport.TransportServer, "connected_ports", lambda server: parts().network.connected_ports()
     # a node's host
-    yield supervisor, "ResourceClaim", simulated_node.Claim
+    yield supervisor, "HostResources", simulated_node.Claim
     yield node_run, "Feeder", simulated_node.Rows
     yield node_run, "local_versions", lambda: {"python": "3"}
     yield node_run, "node_secret", lambda token: b""
@@ -99,8 +99,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield supervisor, "log_failure", lambda failure: None
     # Spark
     yield run, "SparkJob", simulated_spark.Job
-    yield run, "one_at_a_time", virtual_time.Condition()
-    yield attempt, "one_at_a_time", virtual_time.Condition()
+    yield run, "gather_lock", virtual_time.Condition()
+    yield attempt, "gather_lock", virtual_time.Condition()
     yield decommissioning, "may_decommission", lambda spark: True
     yield decommissioning, "decommissioned", lambda spark, executors: spark.leaving_among(executors)
     yield cluster_size, "WORTH_SECONDS", 0.3
@@ -111,7 +111,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield cluster_size, "check_slots", lambda *args, **named: parts().check_slots(*args, **named)
     yield cluster_size, "registered_slots", lambda spark, profile: spark.registered()
     yield cluster_size, "allocates_dynamically", lambda spark: False
-    yield cluster_size.ClusterSize, "_free", lambda size, ours=0: len(size._spark.free()) + ours
+    yield cluster_size.ClusterSize, "_free", lambda size, held=0: len(size._spark.free()) + held
     # the store of exportDir
     yield (
         attempt,
@@ -153,7 +153,7 @@ def _feeds() -> Iterator[tuple[Any, str, Any]]:
     yield standalone_supervisor, "task_info_of", _task_info
     yield standalone_supervisor, "executor", lambda: virtual_time.process().host
     yield spark_task, "psutil", SimpleNamespace(Process=_owner)
-    yield start, "one_at_a_time", virtual_time.Condition()
+    yield start, "gather_lock", virtual_time.Condition()
     yield progress, "threading", virtual_time.threading
     yield progress, "SHOWN_SECONDS", 5.0
     yield feeding, "POLL_SECONDS", 1.0

@@ -130,7 +130,7 @@ def a_repeated_report_counts_again(patch):
     note = Nodes._note
 
     def forgetful(self, call):
-        self._heard.clear()
+        self._taken.clear()
         return note(self, call)
 
     patch.setattr(Nodes, "_note", forgetful)

@@ -121,7 +121,7 @@ class TestProgressLink:
         link.report({"loss": 0.5})
         link.close()
         assert not server.nodes.wait_gone(0)
-        link.say_gone(succeeded=True)
+        link.report_gone(succeeded=True)
         assert server.nodes.progress() == {4: NodeProgress(rows=11)}
         assert server.nodes.take_reports() == [{"loss": 1.0}, {"loss": 0.5}]
         assert server.nodes.wait_gone(0)
@@ -168,13 +168,13 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
     process.send_signal(signal.SIGSTOP)
     stopped_at = time.monotonic()
     assert not wait_until(lambda: link.is_driver_gone, 2)
-    assert link.heard_at < stopped_at + 0.5
+    assert link.answered_at < stopped_at + 0.5
     process.send_signal(signal.SIGCONT)
-    assert wait_until(lambda: link.heard_at > stopped_at + 2, DEADLINE)
+    assert wait_until(lambda: link.answered_at > stopped_at + 2, DEADLINE)
     process.kill()
     assert wait_until(lambda: link.is_driver_gone, DEADLINE)
     link.close()
-    link.say_gone(succeeded=True)
+    link.report_gone(succeeded=True)
 
 
 NODE = """
@@ -210,7 +210,7 @@ def node(server, state="runs"):
 
 def is_lost(server):
     """Whether worker 1 counts as lost although its lease has not ended."""
-    server.nodes.note_silent(60.0, server.connected_ports)
+    server.nodes.expire_leases(60.0, server.connected_ports)
     failure = server.nodes.failure()
     assert failure is None or "all processes of the node have ended at once" in find_failure(failure).message
     return failure is not None
@@ -236,7 +236,7 @@ def test_a_task_whose_node_died_is_lost_unless_spark_soon_tells_more(server, con
     client.call(ReportGone(1, succeeded))
 
     def failure():
-        server.nodes.note_silent(60.0, server.connected_ports)
+        server.nodes.expire_leases(60.0, server.connected_ports)
         return server.nodes.failure()
 
     if succeeded:

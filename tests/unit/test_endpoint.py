@@ -20,7 +20,7 @@ from tfos_ml.protocol import transport
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import Announcement, ExchangeRows, ProgressAnswer, PutPartition, TrainCall
+from tfos_ml.protocol.control_messages import Announcement, InferRows, ProgressAnswer, PutPartition, TrainCall
 from tfos_ml.protocol.messages import (
     ChunkReady,
     ChunkReleased,
@@ -158,7 +158,7 @@ def put_message(client, wrong, order=None):
 
 
 def exchange_message(client, wrong):
-    writer, reader = client.do_exchange(command(ExchangeRows("input", 60.0)), flight.FlightCallOptions(timeout=10))
+    writer, reader = client.do_exchange(command(InferRows("input", 60.0)), flight.FlightCallOptions(timeout=10))
     with writer:
         writer.begin(wrong.schema)
         writer.write_batch(wrong)
@@ -192,7 +192,7 @@ def test_only_rows_that_a_train_function_will_not_read_count_as_read_to_the_end(
         receiver.stop()
         receiver.take_answer(ProgressAnswer(stop=False, announcements=calls))
         said = receiver.progress()
-        assert (said["over"], said["pending"]) == ((True, []) if is_read else (False, [1, 2]))
+        assert (said["stopped_reading"], said["unread_calls"]) == ((True, []) if is_read else (False, [1, 2]))
         assert not receiver.wait_for_room(10.0)
 
 
@@ -207,7 +207,7 @@ def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, 
     )
     receiver.start()
     with connect(receiver.location, TOKEN) as client:
-        writer, reader = client.do_exchange(command(ExchangeRows("input", 60.0)), flight.FlightCallOptions(timeout=50))
+        writer, reader = client.do_exchange(command(InferRows("input", 60.0)), flight.FlightCallOptions(timeout=50))
         writer.begin(blocks.MESSAGE_SCHEMA)
         writer.write_batch(blocks.pack(list(rdd_to_arrow.to_batches([1, 2]))))
         if not has_more:

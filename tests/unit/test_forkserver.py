@@ -15,7 +15,7 @@ from conftest import ends, lives, wait_until
 
 from tfos_ml.agent import fork_client
 from tfos_ml.agent.child_process import child_environment
-from tfos_ml.agent.fork_client import ForkedProcess, Forking, start_process
+from tfos_ml.agent.fork_client import ForkedProcess, ForkServerRef, start_process
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS
 from tfos_ml.worker.fork_server import NO_MARKER
 
@@ -43,9 +43,9 @@ def start(owner, tmp_path):
         output = tmp_path / f"output-{len(started)}"
         variables = child_environment(marker, 1, {PRELOADS: "0", **dict(environment)})
         with open(os.devnull, "rb") as nothing, open(output, "wb") as file:
-            forking = Forking(owner.pid, idle_seconds)
+            fork_server = ForkServerRef(owner.pid, idle_seconds)
             process = start_process(
-                "forked", [function, *arguments], variables, nothing, file, forking, "a fork", **more
+                "forked", [function, *arguments], variables, nothing, file, fork_server, "a fork", **more
             )
         process.output = output
         started.append(process)
@@ -128,8 +128,8 @@ class TestServer:
     def test_started_by_many_at_once_is_one(self, start, owner):
         program = (
             "import os, sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.child_process import *;"
-            "forking = Forking(int(sys.argv[1]), 300); variables = child_environment('0' * 32, 1, {});"
-            "process = start_process('forked', ['end', '7'], variables, 0, 1, forking);"
+            "fork_server = ForkServerRef(int(sys.argv[1]), 300); variables = child_environment('0' * 32, 1, {});"
+            "process = start_process('forked', ['end', '7'], variables, 0, 1, fork_server);"
             "sys.exit(type(process) is not ForkedProcess or process.wait(60) - 7)"
         )
         command = [sys.executable, "-c", program, str(owner.pid)]
@@ -161,7 +161,7 @@ class TestServer:
         program = (
             "import sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.child_process import *;"
             "process = start_process('forked', ['wait'], child_environment('0' * 32, 1, {}), 0, 2,"
-            "Forking(int(sys.argv[1]), 300)); print(process.pid, flush=True); sys.stdin.read()"
+            "ForkServerRef(int(sys.argv[1]), 300)); print(process.pid, flush=True); sys.stdin.read()"
         )
         command = [sys.executable, "-c", program, str(owner.pid)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}

@@ -245,7 +245,7 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     link.close()
     assert [report["step"] for report in [*taken, *server.nodes.take_reports()]] == list(range(100))
     assert server.nodes.progress() == {0: NodeProgress(rows=1)}
-    link.say_gone(succeeded=True)
+    link.report_gone(succeeded=True)
 
 
 @each_fault

@@ -34,17 +34,17 @@ def look_for(liveness, clock, seconds, ranks, limit):
 
 
 def test_a_node_that_is_not_heard_of_is_silent_and_the_others_are_not(liveness, clock):
-    liveness.heard(0, 0.0)
-    liveness.heard(1, 0.0)
+    liveness.record(0, 0.0)
+    liveness.record(1, 0.0)
     for _ in range(10):
         assert look_for(liveness, clock, 1, {0, 1}, 10) == {}
-        liveness.heard(0, 0.0)
+        liveness.record(0, 0.0)
     assert look_for(liveness, clock, 1, {0, 1}, 10) == {1: 11.0}
     assert liveness.silent({0}, 10) == {}  # the other has gone
 
 
 def test_a_pause_of_the_driver_is_not_the_nodes_silence(liveness, clock):
-    liveness.heard(0, 0.0)
+    liveness.record(0, 0.0)
     look_for(liveness, clock, 3, {0}, 10)
     clock.now += 1000 + PAUSE_SECONDS
     assert liveness.silent({0}, 10) == {}
@@ -53,17 +53,17 @@ def test_a_pause_of_the_driver_is_not_the_nodes_silence(liveness, clock):
 
 def test_a_process_that_stands_still_since_a_collective_broke_is_told_from_one_that_lives(liveness, clock):
     for rank in (0, 1, 2):
-        liveness.heard(rank, 0.0)
+        liveness.record(rank, 0.0)
     clock.now += 20
-    liveness.heard(1, 0.5)
-    liveness.heard(2, 20.0)  # its supervisor lives, its process has been still for 20 s
+    liveness.record(1, 0.5)
+    liveness.record(2, 20.0)  # its supervisor lives, its process has been still for 20 s
     broken = Broken(6.0, 40.0)
     assert not liveness.is_cause(0, broken, {0, 1, 2})
     assert liveness.is_cause(0, broken, {0, 1})
     assert liveness.is_cause(0, Broken(41.0, 40.0), {0, 1, 2})  # its supervisor would have said so
-    liveness.heard(2, 0.0, is_failing=True)  # it has failed, and has not ended
+    liveness.record(2, 0.0, is_failing=True)  # it has failed, and has not ended
     assert not liveness.is_cause(0, broken, {0, 1, 2})
-    liveness.heard(2, 0.0)
+    liveness.record(2, 0.0)
     assert liveness.is_cause(0, broken, {0, 1, 2})
     assert not liveness.is_cause(0, Broken(4.0, 40.0), {0, 1, 2})  # the failure of another may be on its way
     assert not liveness.is_cause(0, None, {0, 1, 2})

@@ -23,7 +23,7 @@ SCHEMA = FeedSchema(
 )
 EXAMPLES = [
     make_start(settings=SETTINGS, schema=SCHEMA),
-    m.ChunkReady("train", Chunk("/dev/shm/é", 10, 1000, False, exchange=3)),
+    m.ChunkReady("train", Chunk("/dev/shm/é", 10, 1000, False, inference=3)),
     m.EndOfCall("input", 7, 2),
     m.EndOfInput(),
     m.Agreement({"worker:0": COUNTS, "worker:1": m.RowCounts(why="has ended")}),

@@ -54,7 +54,7 @@ class Nodes:
                     self.sent[rank].append(effect.message)
                 case e.Exchange():
                     assert self._mine[rank] is None
-                    self._mine[rank] = encode_text(effect.mine)
+                    self._mine[rank] = encode_text(effect.message)
                 case e.Fail():
                     self.failures[rank] = effect.failure
         if all(mine is not None for mine in self._mine):

@@ -70,7 +70,7 @@ def test_the_end_is_told_if_it_is_not_the_last_epoch(capsys, epochs, restored, t
     with Progress(1, epochs) as progress:
         progress.begin(1)
         progress.update(PROGRESS, [report(0), report(1)])
-        progress.tell_end(restored)
+        progress.show_end(restored)
     assert capsys.readouterr().err.splitlines()[2:] == ([told] if told else [])
 
 

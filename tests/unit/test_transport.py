@@ -29,10 +29,10 @@ from tfos_ml.protocol.control_messages import (
     ClaimPartition,
     CommitPartition,
     Enter,
-    ExchangeRows,
     GatherRound,
     GetCommitted,
     GetOutcome,
+    InferRows,
     NodeProgress,
     PutPartition,
     ReleasePartition,
@@ -288,7 +288,7 @@ CALLS_OF_MEMBERS = [
 GOOD = {type(call).__name__: decode(dict, encode(call)) for call in CALLS_OF_MEMBERS}
 SEND_RESULTS = decode(dict, encode(SendResults(1)))
 PUT = decode(dict, encode(PutPartition(1, 0, "a", "input", 1, 60.0)))
-EXCHANGE = decode(dict, encode(ExchangeRows("input", 60.0)))
+EXCHANGE = decode(dict, encode(InferRows("input", 60.0)))
 GOOD_PUT = flight.FlightDescriptor.for_command(encode(PUT))
 GOOD_EXCHANGE = flight.FlightDescriptor.for_command(encode(EXCHANGE))
 WRONG = [None, "1", 1.5, [], {}, True, [1], {"rank": 1}, "\u0000"]

@@ -9,7 +9,7 @@ import subprocess
 import uuid
 from collections.abc import Mapping
 
-from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.agent.output import LimitedLines, OutputRelay
 from tfos_ml.common.interpreter import search_path
 from tfos_ml.worker.fork_server import MARKER
@@ -60,12 +60,12 @@ class ChildProcess:
         environment: Mapping[str, str],
         label: str,
         others: LimitedLines | None = None,
-        forking: Forking | None = None,
+        fork_server: ForkServerRef | None = None,
     ):
         self.socket, theirs = socket.socketpair()
         reading, writing = os.pipe()
         with theirs, open(writing, "wb") as output:
-            self._process = start_process(module, (), environment, theirs.fileno(), output, forking, label)
+            self._process = start_process(module, (), environment, theirs.fileno(), output, fork_server, label)
         self.pid = self._process.pid
         self.started: int | None = getattr(self._process, "started", None)
         self._relay = OutputRelay(os.fdopen(reading, errors="replace"), label, others)

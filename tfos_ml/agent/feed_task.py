@@ -35,9 +35,9 @@ from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (
     AssignPartition,
     ClusterOutcome,
-    ExchangeRows,
     GetCommitted,
     GetOutcome,
+    InferRows,
     PutPartition,
 )
 from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
@@ -150,7 +150,7 @@ def _put(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> i
     claimant = uuid.uuid4().hex
     put = PutPartition(spec.number, partition, claimant, spec.stream, spec.epochs, float(spec.feed_timeout))
     sent, is_settled, has_sent_all = 0, False, False
-    with _Call(spec, partition, _assigned_node(spec, partition), may_end=True) as call:
+    with _NodeConnection(spec, partition, _assigned_node(spec, partition), may_end=True) as call:
         try:
             writer, reader = call.client.do_put(command(put), blocks.MESSAGE_SCHEMA, call.options)
             with writer:
@@ -184,9 +184,9 @@ def _answer(reader: Any) -> dict[str, Any]:
 def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Results of rows, in order; at most ``MAX_BLOCKS_AHEAD`` batches wait for theirs at a time."""
     waiting: deque[int] = deque()  # rows of each batch that waits for results
-    with _Call(spec, partition, _nearest(spec, partition)) as call:
+    with _NodeConnection(spec, partition, _nearest(spec, partition)) as call:
         writer, reader = call.client.do_exchange(
-            command(ExchangeRows(spec.stream, float(spec.feed_timeout))), call.options
+            command(InferRows(spec.stream, float(spec.feed_timeout))), call.options
         )
         with writer:
             writer.begin(blocks.MESSAGE_SCHEMA)
@@ -232,7 +232,7 @@ def _nearest(spec: FeedSpec, partition: int) -> FeedNode:
     return pool[(spec.number + partition) % len(pool)]
 
 
-class _Call:
+class _NodeConnection:
     """A connection to a node; if it breaks, the error says why the cluster has ended.
 
     With `may_end`, a broken connection is no error if the train function has returned or the driver knows the failure.
@@ -249,7 +249,7 @@ class _Call:
         self._upstream: BaseException | None = None
         self.options = flight.FlightCallOptions()
 
-    def __enter__(self) -> _Call:
+    def __enter__(self) -> _NodeConnection:
         self.client = connect(self._node.location, self._control["token"], _KEEPALIVE)
         return self
 

@@ -35,7 +35,7 @@ _KIND = "forkserver"
 
 
 @dataclass(frozen=True)
-class Forking:
+class ForkServerRef:
     """Which fork server is used, and how long it waits for the next request."""
 
     owner: int  # pid of the executor, with which the server ends
@@ -52,7 +52,7 @@ def start_process(
     environment: Mapping[str, str],
     standard_input: int | IO[bytes],
     output: int | IO[bytes],
-    forking: Forking | None,
+    fork_server: ForkServerRef | None,
     name: str = "",
     outlives_requester: bool = False,
 ) -> Process:
@@ -60,14 +60,14 @@ def start_process(
 
     The first is the pid of this process if it is the parent, else "0". `environment` is its whole environment, with its
     complete search path in PYTHONPATH; `output` also receives standard error. `name` is that of a forked process, as
-    ``ps`` shows it. Without `forking` the process is fresh.
+    ``ps`` shows it. Without `fork_server` the process is fresh.
     """
     descriptors = [d if isinstance(d, int) else d.fileno() for d in (standard_input, output)]
-    if forking is not None and forking.is_possible():
+    if fork_server is not None and fork_server.is_possible():
         request = ForkRequest(module, ["0", *arguments], dict(environment), os.getcwd(), name, outlives_requester)
         for _ in range(2):  # a second server, if the first has just ended
             try:
-                return _fork(request, descriptors, forking)
+                return _fork(request, descriptors, fork_server)
             except ConnectionError as error:
                 logger.info("%s: %s", name or module, error)
             except (OSError, ValueError, LookupError) as error:
@@ -84,11 +84,11 @@ def start_process(
     )
 
 
-def start_server(environment: Mapping[str, str], forking: Forking) -> None:
+def start_server(environment: Mapping[str, str], fork_server: ForkServerRef) -> None:
     """Start the fork server for an environment, unless it runs; do not wait until it has imported TensorFlow."""
-    if forking.is_possible():
+    if fork_server.is_possible():
         with contextlib.suppress(OSError):  # the first node that needs the server reports it
-            _connect(environment, forking)[0].close()
+            _connect(environment, fork_server)[0].close()
 
 
 class ForkedProcess:
@@ -134,13 +134,13 @@ class ForkedProcess:
 Process: TypeAlias = Union["subprocess.Popen[bytes]", ForkedProcess]
 
 
-def _fork(request: ForkRequest, descriptors: Sequence[int], forking: Forking) -> ForkedProcess:
+def _fork(request: ForkRequest, descriptors: Sequence[int], fork_server: ForkServerRef) -> ForkedProcess:
     """Ask the fork server for a process; start the server first if there is none.
 
     Raises ``ConnectionError`` if the server has ended, so that a new one can be started, and ``OSError``,
     ``ValueError`` or ``LookupError`` if it does not fork.
     """
-    connection, path = _connect(request.environment, forking)
+    connection, path = _connect(request.environment, fork_server)
     try:
         connection.settimeout(FORK_ANSWER_SECONDS)
         send_frame(connection, encode(request), descriptors)
@@ -182,28 +182,28 @@ def _read(connection: socket.socket) -> bytes:
     return received[0]
 
 
-def _connect(environment: Mapping[str, str], forking: Forking) -> tuple[socket.socket, Path]:
+def _connect(environment: Mapping[str, str], fork_server: ForkServerRef) -> tuple[socket.socket, Path]:
     """A connection to the fork server and the path of its socket; starts the server if there is none."""
     imports_keras = bool(environment.get(USES_KERAS)) or environment.get(PRELOADS) != "0"
-    path = socket_path(_KIND, forking.owner, [read_at_start(environment), imports_keras])
+    path = socket_path(_KIND, fork_server.owner, [read_at_start(environment), imports_keras])
     with unix_sockets.locked(path.parent):
         connection = unix_sockets.connect(path)
         if connection is None:
             sweep(_KIND)
-            _start_server(path, environment, forking, imports_keras)
+            _start_server(path, environment, fork_server, imports_keras)
             connection = unix_sockets.connect(path)
     if connection is None:
         raise ConnectionError("the fork server has ended")
     return connection, path
 
 
-def _start_server(path: Path, environment: Mapping[str, str], forking: Forking, imports_keras: bool) -> None:
+def _start_server(path: Path, environment: Mapping[str, str], fork_server: ForkServerRef, imports_keras: bool) -> None:
     """Start a server. It accepts requests at once, and answers them when its imports are done."""
     variables = read_at_start_only(environment)
     kept = {name: value for name, value in os.environ.items() if environment.get(name) == value}
     with unix_sockets.listen(path) as listener:
-        started = start_ticks(forking.owner)
-        known = [path, listener.fileno(), forking.owner, started, forking.idle_seconds]
+        started = start_ticks(fork_server.owner)
+        known = [path, listener.fileno(), fork_server.owner, started, fork_server.idle_seconds]
         starter = subprocess.Popen(
             module_command(SERVER_MODULE, *map(str, known), "keras" if imports_keras else ""),
             env={**kept, **variables, "PYTHONPATH": environment["PYTHONPATH"], MARKER: NO_MARKER},

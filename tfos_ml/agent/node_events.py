@@ -87,7 +87,7 @@ class SendToProcess:
 class Exchange:
     """Begin an exchange with all nodes, which ends with the event :class:`Exchanged`."""
 
-    mine: RowCounts | NodeStatus
+    message: RowCounts | NodeStatus
 
 
 @dataclass(frozen=True)

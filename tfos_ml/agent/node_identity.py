@@ -22,9 +22,9 @@ class NodeIdentity:
     task: NodeTask
     rank: int  # in the run
     host: str
-    node: NodeRole  # in the run, as failures and lines of output name it
-    template: ClusterTemplate  # of its cluster: the run's, or of this node alone where nodes are independent
-    role: NodeRole  # in its cluster
+    run_role: NodeRole  # in the run, as failures and lines of output name it
+    cluster_template: ClusterTemplate  # of its cluster: the run's, or of this node alone where nodes are independent
+    cluster_role: NodeRole  # in its cluster
     is_active: bool  # trains
     is_chief: bool  # writes files that only one node writes
     is_evaluator: bool

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tfos_ml.agent.child_process import ChildProcess, child_environment, new_marker
 from tfos_ml.agent.executor import executor
-from tfos_ml.agent.fork_client import Forking
+from tfos_ml.agent.fork_client import ForkServerRef
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.output import LimitedLines
 from tfos_ml.agent.reaper import Reaper
@@ -80,7 +80,7 @@ class NodeResources:
     tensorboard: TensorBoard | None  # on the chief, if the run wants it
 
 
-class ResourceClaim:
+class HostResources:
     """Acquires the resources of a node, and releases whatever it has acquired; `printed` gets the process's lines."""
 
     def __init__(self, member: NodeIdentity, spark_task: SparkTask, printed: LimitedLines | None):
@@ -93,15 +93,15 @@ class ResourceClaim:
         self.port = ReservedPort()
         self.child: ChildProcess | None = None
 
-    def take(self) -> NodeResources:
+    def acquire(self) -> NodeResources:
         """Acquire all; raises ``NoRoomError`` without space for files, ``ClusterConfigError`` if no port is free."""
-        task, label = self._member.task, self._member.node.label
+        task, label = self._member.task, self._member.run_role.label
         spool.sweep()
         marker = new_marker()
         program = task.payload.read()
         environment = self._environment(marker, uses_keras=b"keras" in program)
-        forking = Forking(task.fork_owner or executor(), task.idle_seconds)
-        self._reaper = Reaper(marker, environment, forking)  # first, as its start takes seconds
+        fork_server = ForkServerRef(task.fork_owner or executor(), task.idle_seconds)
+        self._reaper = Reaper(marker, environment, fork_server)  # first, as its start takes seconds
         scratch = self._guarded(spool.create_scratch())[0]  # deleted with whatever killed processes leave in it
         environment["TMPDIR"] = task.environment.get("TMPDIR", scratch)
         budget = MemoryBudget.of_node(task.settings.spool_memory)
@@ -112,7 +112,7 @@ class ResourceClaim:
         payload = Path(directories.disk) / "payload"
         with spool.room_in(directories.disk):
             payload.write_bytes(program)
-        self.child = ChildProcess(CHILD_MODULE, environment, label, self._printed, forking)
+        self.child = ChildProcess(CHILD_MODULE, environment, label, self._printed, fork_server)
         self._reaper.guard(pid=self.child.pid, started=self.child.started)
         channel = QueuedChannel(self.child.socket)
         channel.start()
@@ -135,7 +135,9 @@ class ResourceClaim:
         task = self._member.task
         heartbeat = str(task.heartbeat_timeout / HEARTBEATS)
         own = {HEARTBEAT: heartbeat, **({USES_KERAS: "1"} if uses_keras else {})}
-        gpus = {"CUDA_VISIBLE_DEVICES": ""} if self._member.role.job_name == "ps" else self._spark_task.info.gpus
+        gpus = (
+            {"CUDA_VISIBLE_DEVICES": ""} if self._member.cluster_role.job_name == "ps" else self._spark_task.info.gpus
+        )
         return child_environment(marker, self._spark_task.info.cpus, {**gpus, **own, **task.environment})
 
     def _find_log_dir(self, scratch: str) -> str:
@@ -180,6 +182,6 @@ class ResourceClaim:
                 if self._resources.tensorboard is not None:
                     self._resources.tensorboard.wait(END_SECONDS)
         except Exception:  # the error that ended the node matters more, and is being reported
-            logger.exception("%s could not be cleaned up in time", self._member.node.label)
+            logger.exception("%s could not be cleaned up in time", self._member.run_role.label)
         spool.remove(self._directories)  # again, for a node that never started its reaper
         return reported

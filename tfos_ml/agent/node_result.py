@@ -65,7 +65,7 @@ class NodeResult:
         if self.exported is not None and member.task.export_dir is not None:
             _stage(self.exported, member.task.export_dir, member)
         report = {
-            "label": member.node.label,
+            "label": member.run_role.label,
             "metrics": self.reports,
             "chief": member.is_chief,
             "evaluator": member.is_evaluator,

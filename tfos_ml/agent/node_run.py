@@ -124,7 +124,7 @@ class NodeRun:
             about["log_dir"] = self._resources.log_dir
         trained_at = state.since.get(Phase.DRAINING)
         if self._member.is_auxiliary and trained_at is not None and state.works:
-            about["works_on"] = WorksOn(self._member.node.label, now - trained_at, self._task.grace_periods.worker)
+            about["works_on"] = WorksOn(self._member.run_role.label, now - trained_at, self._task.grace_periods.worker)
         about |= {"trained": self._outcome.trained, "saved": self._outcome.saved}
         return NodeProgress(**self._source.progress(), **about)
 
@@ -132,9 +132,9 @@ class NodeRun:
 
     def join(self) -> None:
         """Meet the other nodes, and send the process what it needs to run the train function."""
-        role, port, pid = self._member.role, self._resources.port.number, self._resources.child.pid
-        mine = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
-        infos = read_infos(self._exchanged(encode_text(mine)))
+        role, port, pid = self._member.cluster_role, self._resources.port.number, self._resources.child.pid
+        info = NodeInfo(role.rank, role.label, self._member.host, port, local_versions(), pid, self._source.location)
+        infos = read_infos(self._exchanged(encode_text(info)))
         self._timeline.end("meeting")
         self._address = infos[role.rank].address
         self._share_memory([info.host for info in infos])
@@ -167,7 +167,7 @@ class NodeRun:
 
     def _share_memory(self, hosts: list[str]) -> None:
         """Divide this host's memory among the nodes there that hold rows, before the first row comes."""
-        template, resources = self._member.template, self._resources
+        template, resources = self._member.cluster_template, self._resources
         holders = {*template.feed_ranks, *template.validation_ranks}
         nodes = sum(hosts[rank] == self._member.host for rank in holders)
         budget = resources.budget.among(max(1, nodes), self._task.settings.spool_memory)
@@ -175,7 +175,7 @@ class NodeRun:
         self._resources = replace(resources, budget=budget)
 
     def _start_message(self, addresses: list[str]) -> messages.Start:
-        role, template, budget = self._member.role, self._member.template, self._resources.budget
+        role, template, budget = self._member.cluster_role, self._member.cluster_template, self._resources.budget
         return messages.Start(
             payload=str(self._resources.payload),
             directory=str(self._resources.directories.disk),
@@ -251,7 +251,7 @@ class NodeRun:
                 case events.SendToProcess():
                     self._send(effect.message)
                 case events.Exchange():
-                    self._exchange = self._begin_exchange(encode_text(effect.mine))
+                    self._exchange = self._begin_exchange(encode_text(effect.message))
                 case events.Fail():
                     raise NodeFailed(effect.failure)
 
@@ -271,12 +271,12 @@ class NodeRun:
             case messages.Report():
                 is_shown = self._member.is_chief or self._member.is_evaluator
                 number = len(self._outcome.reports)
-                report = {**asdict(message), "label": self._member.node.label, "shown": is_shown, "number": number}
+                report = {**asdict(message), "label": self._member.run_role.label, "shown": is_shown, "number": number}
                 self._outcome.reports.append(report)
                 if self._link is not None and is_shown:
                     self._link.report(report)
             case messages.LogLine():
-                sys.stderr.write(f"[{self._member.node.label}] {message.text}\n")
+                sys.stderr.write(f"[{self._member.run_role.label}] {message.text}\n")
                 self._output.log(message.text)
             case messages.Summary():
                 self._outcome.facts.update(message.facts)

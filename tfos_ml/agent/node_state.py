@@ -66,7 +66,7 @@ class NodeState:
 
     def __init__(self, member: NodeIdentity, join_deadline: float, is_standalone: bool = False):
         self._member, self._task = member, member.task
-        self._labels = [node.label for node in member.template.nodes]
+        self._labels = [node.label for node in member.cluster_template.nodes]
         self._join_deadline = join_deadline
         self._is_standalone = is_standalone
         self.phase = Phase.CLAIMED
@@ -75,7 +75,7 @@ class NodeState:
         self.serves = False  # the train function only waits in ``tf.distribute.Server.join``
         self.broken_at: float | None = None  # when the process failed, maybe as the consequence of another node's end
         # how long a node that does not train may go on once nothing is left to do for it
-        self.grace = grace_period_of(member.role.job_name, member.task.grace_periods)
+        self.grace = grace_period_of(member.cluster_role.job_name, member.task.grace_periods)
         self.total_rows = 0  # fed to all nodes that train; known once these have ended
         self.ended_at_work: str | None = None  # what is lost if the process was ended while it still worked
         self._failure: Failure | None = None  # of the process
@@ -131,7 +131,7 @@ class NodeState:
                 self._input_is_over = True
             case events.Exchanged() if self._in_exchange:
                 self._in_exchange = False
-                self._take_answers(event.answers, now)
+                self._on_gathered(event.answers, now)
             case messages.Heartbeat():
                 self.serves = event.serves
             case messages.BarrierReached():
@@ -143,7 +143,7 @@ class NodeState:
             case events.ProcessExited() if self.process is ProcessState.RUNS:
                 self._exit(event.returncode, now)
             case events.DriverSeen():
-                self._heed_driver(event, now)
+                self._on_driver(event, now)
             case events.Orphaned():
                 self._fail(errors.NodeLostError, "the Spark executor or task that the node belongs to is gone")
             case events.Tick():
@@ -162,16 +162,16 @@ class NodeState:
         self.phase = Phase.ENDED
         self._effects.append(events.Fail(failure))
 
-    def _exchange(self, mine: messages.RowCounts | messages.NodeStatus) -> None:
+    def _exchange(self, message: messages.RowCounts | messages.NodeStatus) -> None:
         self._in_exchange = True
-        self._effects.append(events.Exchange(mine))
+        self._effects.append(events.Exchange(message))
 
     # The driver
 
-    def _heed_driver(self, driver: events.DriverSeen, now: float) -> None:
+    def _on_driver(self, driver: events.DriverSeen, now: float) -> None:
         lease = self._task.lease if self._task.control else None
         if driver.answer is not None:
-            self._take_answer(driver.answer, now)
+            self._on_driver_answer(driver.answer, now)
         if driver.answer is not None and driver.answer.stop:
             self._fail(errors.FitCancelledError, "the driver asked the nodes to stop")
         elif lease is None or not (driver.answer or self._is_standalone):
@@ -181,7 +181,7 @@ class NodeState:
         elif driver.silent > lease:
             self._fail(errors.NodeLostError, f"the driver has not answered for {lease:g} s")
 
-    def _take_answer(self, answer: ProgressAnswer, now: float) -> None:
+    def _on_driver_answer(self, answer: ProgressAnswer, now: float) -> None:
         self._counts = answer.counts
         if answer.ending is None:
             return
@@ -208,7 +208,7 @@ class NodeState:
     def _have_failed(self, failure: Failure, now: float) -> None:
         self.process = ProcessState.FAILED
         self._failure = failure
-        if self._member.template.size > 1 and (failure.collateral or failure.signal == "SIGABRT"):
+        if self._member.cluster_template.size > 1 and (failure.collateral or failure.signal == "SIGABRT"):
             self.broken_at = now
 
     def _end_overdue(self, now: float) -> None:
@@ -221,7 +221,7 @@ class NodeState:
                 self._have_failed(self._failure, now)
         elif now - self._over_at > timeout:
             self.process = ProcessState.ENDED_WELL
-            self.ended_at_work = ended_late(self._member.node.label, timeout)
+            self.ended_at_work = ended_late(self._member.run_role.label, timeout)
 
     def _judge_failure(self, now: float) -> None:
         """Decide whether the node fails with its process."""
@@ -232,7 +232,7 @@ class NodeState:
         elif self.phase >= Phase.DRAINING and self._member.is_auxiliary and not is_own:
             self.process = ProcessState.ENDED_WELL  # because of the end of the chief
             if not self.serves:
-                self.ended_at_work = lost_peers(self._member.node.label, self._failure)
+                self.ended_at_work = lost_peers(self._member.run_role.label, self._failure)
         elif self._is_cause(now):
             self._fail_of(self._failure)
 
@@ -272,7 +272,9 @@ class NodeState:
             self.process = ProcessState.ENDED_WELL if self.is_over else self.process
         elif now - since > self.grace.seconds:
             self.process = ProcessState.ENDED_WELL
-            self.ended_at_work = ended_at_work(self._member.role.job_name, self._member.node.label, self.grace)
+            self.ended_at_work = ended_at_work(
+                self._member.cluster_role.job_name, self._member.run_role.label, self.grace
+            )
 
     def _idle_since(self) -> float | None:
         """Since when a node that does not train has had nothing to do; None while it has."""
@@ -303,13 +305,13 @@ class NodeState:
         elif self._barrier is not None:
             self._exchange(messages.NodeStatus(barrier=self._barrier))
 
-    def _take_answers(self, answers: list[str], now: float) -> None:
+    def _on_gathered(self, answers: list[str], now: float) -> None:
         if self.phase is Phase.JOINED:
             counts = [decode_text(messages.RowCounts, answer) for answer in answers]
             self._effects.append(events.SendToProcess(messages.Agreement(dict(zip(self._labels, counts, strict=True)))))
             self._enter(Phase.RUNNING, now)
         elif self.phase is Phase.RUNNING:
-            ranks = self._member.template.feed_ranks
+            ranks = self._member.cluster_template.feed_ranks
             self._take_statuses(
                 {self._labels[rank]: decode_text(messages.NodeStatus, answers[rank]) for rank in ranks}, now
             )
@@ -323,7 +325,7 @@ class NodeState:
             self._enter(Phase.DRAINING, now)
             if self._member.is_auxiliary:
                 self._effects.append(events.SendToProcess(messages.ClusterDone()))
-            if not self._member.template.auxiliary_ranks:
+            if not self._member.cluster_template.auxiliary_ranks:
                 self._be_done(now)
         elif self._barrier is not None:
             name, self._barrier = self._barrier, None

@@ -9,7 +9,7 @@ from pyspark import TaskContext
 
 from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.executor import executor
-from tfos_ml.agent.fork_client import Forking, start_server
+from tfos_ml.agent.fork_client import ForkServerRef, start_server
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.fork_server import NO_MARKER
 
@@ -23,5 +23,5 @@ def prepare(environment: Mapping[str, str], cpus: int | None, idle_seconds: floa
     context = TaskContext.get()
     assert context is not None
     variables = child_environment(NO_MARKER, cpus or context.cpus(), {USES_KERAS: "1", **environment})
-    start_server(variables, Forking(fork_owner or executor(), idle_seconds))
+    start_server(variables, ForkServerRef(fork_owner or executor(), idle_seconds))
     importlib.import_module("tfos_ml.agent.supervisor")  # while the server imports, too

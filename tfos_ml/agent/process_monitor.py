@@ -26,7 +26,7 @@ class ProcessMonitor:
         self._child = child
         self._channel = channel
         self._messages: queue.SimpleQueue[Message | VersionMismatchError | _Wake | None] = queue.SimpleQueue()
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._ended_at: float | None = None  # when the end of the process was noticed, by ``time.monotonic()``
         self._has_exited = False
 
@@ -37,7 +37,7 @@ class ProcessMonitor:
         end = None
         try:
             for message in self._channel:
-                self._heard = time.monotonic()
+                self._received_at = time.monotonic()
                 self._messages.put(message)
         except VersionMismatchError as error:
             end = error
@@ -50,7 +50,7 @@ class ProcessMonitor:
     @property
     def silent(self) -> float | None:
         """Seconds since the last message; None once the process has exited."""
-        return None if self._has_exited or self._ended_at else time.monotonic() - self._heard
+        return None if self._has_exited or self._ended_at else time.monotonic() - self._received_at
 
     def events(self, timeout: float) -> Iterator[Message | ProcessExited]:
         """The messages so far; after the last one, the exit of the process.

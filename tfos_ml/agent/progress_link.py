@@ -46,7 +46,7 @@ class ProgressLink:
         self._lock = threading.Lock()
         self._refusals = client.refusals()
         self._has_warned = False
-        self.heard_at = time.monotonic()  # start of the latest call that the driver has answered
+        self.answered_at = time.monotonic()  # start of the latest call that the driver has answered
         self.answer: ProgressAnswer | None = None  # to that call
         self.is_driver_gone = False  # it has answered before, and its host has refused connections for REFUSED_SECONDS
         self._closed = threading.Event()
@@ -56,7 +56,7 @@ class ProgressLink:
         self._thread.start()
 
     def driver(self) -> DriverSeen:
-        return DriverSeen(self.answer, time.monotonic() - self.heard_at, self.is_driver_gone)
+        return DriverSeen(self.answer, time.monotonic() - self.answered_at, self.is_driver_gone)
 
     def report(self, report: dict[str, Any]) -> None:
         """Send a report with the next call; if the driver is silent for long, the oldest reports are dropped."""
@@ -111,7 +111,7 @@ class ProgressLink:
         return answer
 
     def _handle(self, answer: ProgressAnswer, called_at: float) -> None:
-        self.heard_at, self.answer = called_at, answer
+        self.answered_at, self.answer = called_at, answer
         self._refusals.forget()
         if self._on_answer is not None:
             self._on_answer(answer)
@@ -121,7 +121,7 @@ class ProgressLink:
         self._closed.set()
         self._thread.join(3 * CALL_TIMEOUT)
 
-    def say_gone(self, *, succeeded: bool) -> None:
+    def report_gone(self, *, succeeded: bool) -> None:
         """Tell the driver that the node has released everything."""
         try:
             self._client.call_reliably(ReportGone(self._rank, succeeded), CALL_TIMEOUT)

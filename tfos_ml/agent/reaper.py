@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from tfos_ml.agent.child_process import child_environment
-from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.common.limits import REAP_SECONDS
 from tfos_ml.common.pids import ProcessHandle, has_no_environment
 from tfos_ml.worker.fork_server import MARKER, NO_MARKER
@@ -41,13 +41,15 @@ class Reaper:
     """
 
     def __init__(
-        self, marker: str, environment: Mapping[str, str] | None = None, forking: Forking | None = None
+        self, marker: str, environment: Mapping[str, str] | None = None, fork_server: ForkServerRef | None = None
     ) -> None:
         # Without the node's marker, since the reaper would kill itself.
         variables = {**(child_environment("", 1, {}) if environment is None else environment), MARKER: NO_MARKER}
         reading, self._pipe = os.pipe()
         with open(reading, "rb") as lines, open(os.devnull, "wb") as nothing:
-            self._process = start_process(MODULE, (), variables, lines, nothing, forking, NAME, outlives_requester=True)
+            self._process = start_process(
+                MODULE, (), variables, lines, nothing, fork_server, NAME, outlives_requester=True
+            )
         os.set_blocking(self._pipe, False)  # because the reaper may stand still
         self._lost = False  # killed, or still for too long
         self._marker = marker

@@ -2,7 +2,7 @@
 
 Rows for training are *staged*, block by block. The train function sees them once their whole partition has arrived and
 the driver has granted it. So a feed task that Spark runs twice feeds its rows once. Rows for inference are announced to
-the train function at once; its answers go back to the task that sent the rows (an *exchange*).
+the train function at once; its answers go back to the task that sent the rows (an :class:`InferenceCall`).
 
 Three kinds of threads use the receiver: those that serve feed tasks, the one that gets the driver's answers, and the
 supervisor's own. Messages to the process are sent under the lock to keep their order, so `send` must not wait for the
@@ -86,13 +86,13 @@ class RowReceiver(RowSource):
         self._changed = threading.Condition()
         self._numbers = count()
         self._outstanding: dict[str, _Announced] = {}  # by path
-        self._pending: dict[int, float] = {}  # calls whose rows have all come, with their timeouts
+        self._unread_calls: dict[int, float] = {}  # calls whose rows have all come, with their timeouts
         self._held_up: list[float] = []  # timeouts of tasks that wait for space
-        self._exchanges: dict[int, InferenceCall] = {}
+        self._inferences: dict[int, InferenceCall] = {}
         self._touched = time.monotonic()
-        self._heard = 0
+        self._last_announcement = 0
         self._input_ended = False
-        self._over: str | None = None  # why feed tasks are refused
+        self._refusal: str | None = None  # why feed tasks are refused
         self._is_read = False  # to the end: the train function reads no more
         self._problem: Exception | None = None
         self.location: str | None = None
@@ -117,12 +117,12 @@ class RowReceiver(RowSource):
         """
         with self._changed:
             self._held_up.append(feed_timeout)
-            while self._over is None and not self._is_stopping and self._used() >= WINDOW_BYTES:
+            while self._refusal is None and not self._is_stopping and self._used() >= WINDOW_BYTES:
                 self._changed.wait(SPACE_POLL_SECONDS)
             self._held_up.remove(feed_timeout)
-            if self._is_stopping and self._over is None:
+            if self._is_stopping and self._refusal is None:
                 raise flight.FlightUnavailableError("the node ends")
-            return self._over is None
+            return self._refusal is None
 
     def _used(self) -> int:
         return sum(chunk.size for chunk in self._outstanding.values() if not chunk.is_kept)
@@ -153,25 +153,25 @@ class RowReceiver(RowSource):
         for chunk in chunks:
             Path(chunk.path).unlink(missing_ok=True)
 
-    def open_exchange(self, feed_timeout: float) -> InferenceCall:
+    def open_inference(self, feed_timeout: float) -> InferenceCall:
         with self._changed:
-            exchange = InferenceCall(next(self._numbers), feed_timeout)
-            if self._over is not None:
-                exchange.answers.put(self._over)
-            self._exchanges[exchange.number] = exchange
-            return exchange
+            call = InferenceCall(next(self._numbers), feed_timeout)
+            if self._refusal is not None:
+                call.answers.put(self._refusal)
+            self._inferences[call.number] = call
+            return call
 
-    def infer(self, stream: str, exchange: InferenceCall, message: pa.RecordBatch) -> None:
-        """Announce a block of an exchange to the train function."""
-        chunk = replace(self.store(message), exchange=exchange.number)
+    def infer(self, stream: str, call: InferenceCall, message: pa.RecordBatch) -> None:
+        """Announce a block of a call to the train function."""
+        chunk = replace(self.store(message), inference=call.number)
         with self._changed:
-            self._announce(stream, chunk, exchange.feed_timeout)
-            exchange.waiting += chunk.rows
+            self._announce(stream, chunk, call.feed_timeout)
+            call.waiting += chunk.rows
 
-    def close_exchange(self, exchange: InferenceCall) -> None:
-        """End an exchange; later answers are dropped."""
+    def close_inference(self, call: InferenceCall) -> None:
+        """End a call; later answers are dropped."""
         with self._changed:
-            self._exchanges.pop(exchange.number, None)
+            self._inferences.pop(call.number, None)
 
     def _announce(self, stream: str, chunk: spool.Chunk, feed_timeout: float) -> None:
         if self._shortest_timeout() is None:  # nothing has waited so far
@@ -187,9 +187,9 @@ class RowReceiver(RowSource):
         """See :class:`RowSource`: the driver announces the ends of calls and of the input, with every answer."""
         for announcement in answer.announcements:
             with self._changed:
-                if announcement.serial <= self._heard:
+                if announcement.serial <= self._last_announcement:
                     continue
-                self._heard = announcement.serial
+                self._last_announcement = announcement.serial
                 if announcement.call is None:
                     self._input_ended = True
                 else:
@@ -199,7 +199,7 @@ class RowReceiver(RowSource):
         """All rows of one call of ``train`` have come."""
         self._touch()
         if not self._is_read:
-            self._pending[number] = feed_timeout
+            self._unread_calls[number] = feed_timeout
             self._send(EndOfCall(stream, number, epochs))
 
     def progress(self) -> dict[str, Any]:
@@ -207,9 +207,9 @@ class RowReceiver(RowSource):
             return {
                 "rows": self.rows["train"],
                 "complete": self._complete,
-                "heard": self._heard,
-                "pending": list(self._pending),
-                "over": self._is_read,
+                "last_announcement": self._last_announcement,
+                "unread_calls": list(self._unread_calls),
+                "stopped_reading": self._is_read,
             }
 
     # For the supervisor
@@ -234,8 +234,8 @@ class RowReceiver(RowSource):
     def _shortest_timeout(self) -> float | None:
         """The shortest timeout of all rows that wait for the train function; None if no rows wait."""
         unread = [chunk.feed_timeout for chunk in self._outstanding.values() if not chunk.is_read]
-        unanswered = [exchange.feed_timeout for exchange in self._exchanges.values() if exchange.waiting]
-        return min([*unread, *unanswered, *self._pending.values(), *self._held_up], default=None)
+        unanswered = [call.feed_timeout for call in self._inferences.values() if call.waiting]
+        return min([*unread, *unanswered, *self._unread_calls.values(), *self._held_up], default=None)
 
     def _touch(self) -> None:
         self._touched = time.monotonic()
@@ -255,7 +255,7 @@ class RowReceiver(RowSource):
                     if message.chunk is not None:
                         self._outstanding[message.chunk].is_read = True
                     if message.call is not None:
-                        self._pending.pop(message.call, None)  # none are once no more rows are wanted
+                        self._unread_calls.pop(message.call, None)  # none are once no more rows are wanted
                 case Answers():
                     self._send_back(message)
                 case _:
@@ -264,7 +264,7 @@ class RowReceiver(RowSource):
             return True
 
     def _send_back(self, message: Answers) -> None:
-        """Pass results to their exchanges."""
+        """Pass results to their calls."""
         answers = spool.read_chunk(message.path)
         batch = next(answers)
         for number, rows in message.runs:
@@ -273,9 +273,9 @@ class RowReceiver(RowSource):
                     batch = next(answers)
                 part, batch = batch.slice(0, rows), batch.slice(min(rows, batch.num_rows))
                 rows -= part.num_rows
-                if number in self._exchanges:
-                    self._exchanges[number].waiting -= part.num_rows
-                    self._exchanges[number].answers.put(blocks.pack([part]))
+                if number in self._inferences:
+                    self._inferences[number].waiting -= part.num_rows
+                    self._inferences[number].answers.put(blocks.pack([part]))
         Path(message.path).unlink()
 
     def check(self) -> None:
@@ -300,7 +300,7 @@ class RowReceiver(RowSource):
         """See :class:`RowSource`; tells waiting feed tasks that no more rows are wanted."""
         with self._changed:
             self._is_read = True
-            self._pending.clear()
+            self._unread_calls.clear()
         self._refuse("its train function reads no more rows: it has returned, or called terminate()")
 
     def stop(self) -> None:
@@ -308,7 +308,7 @@ class RowReceiver(RowSource):
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
-        self._end_exchanges("its node has ended")  # the server waits for its calls, these for results
+        self._end_inferences("its node has ended")  # the server waits for its calls, these for results
         if self._server is not None:
             self._server.close()
         self._refuse("its node has ended")
@@ -316,12 +316,12 @@ class RowReceiver(RowSource):
     def _refuse(self, why: str) -> None:
         """Take no more rows from feed tasks."""
         with self._changed:
-            self._over = self._over or why
-            self._end_exchanges(self._over)
+            self._refusal = self._refusal or why
+            self._end_inferences(self._refusal)
             self._changed.notify_all()
 
-    def _end_exchanges(self, why: str) -> None:
+    def _end_inferences(self, why: str) -> None:
         """Tell tasks that wait for results why none follow."""
         with self._changed:
-            for exchange in self._exchanges.values():
-                exchange.answers.put(why)
+            for call in self._inferences.values():
+                call.answers.put(why)

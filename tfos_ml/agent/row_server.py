@@ -26,7 +26,7 @@ from tfos_ml.protocol.control_messages import (
     PENDING,
     ClaimPartition,
     CommitPartition,
-    ExchangeRows,
+    InferRows,
     PutPartition,
     ReleasePartition,
 )
@@ -40,7 +40,7 @@ class RowServer(TransportServer):
         self._receiver = receiver
         self._grants = grants
         super().__init__(
-            endpoint, token, Service(puts={PutPartition: self._put}, exchanges={ExchangeRows: self._exchange})
+            endpoint, token, Service(puts={PutPartition: self._put}, exchanges={InferRows: self._exchange})
         )
 
     def _put(self, call: PutPartition, reader: Any, writer: Any) -> None:
@@ -96,10 +96,10 @@ class RowServer(TransportServer):
         except Exception as error:
             self._receiver.fail(_unsettled(error))
 
-    def _exchange(self, call: ExchangeRows, reader: Any, writer: Any) -> None:
+    def _exchange(self, call: InferRows, reader: Any, writer: Any) -> None:
         """Return one result for each row, in the same call."""
-        exchange = self._receiver.open_exchange(call.feed_timeout)
-        rows = _ExchangeReader(self._receiver, exchange, call.stream, reader)
+        exchange = self._receiver.open_inference(call.feed_timeout)
+        rows = _InferenceReader(self._receiver, exchange, call.stream, reader)
         try:
             writer.begin(blocks.MESSAGE_SCHEMA)
             for answer in rows.answers():
@@ -108,7 +108,7 @@ class RowServer(TransportServer):
             writer.write_metadata(str(error).encode())  # so that the task sends no more
             raise
         finally:
-            self._receiver.close_exchange(exchange)
+            self._receiver.close_inference(exchange)
             rows.wait()
 
 
@@ -147,7 +147,7 @@ class GrantClient:
         self._client.call_reliably(ReleasePartition(number, partition, claimant), self._patience)
 
 
-class _ExchangeReader:
+class _InferenceReader:
     """Reads the rows of an exchange in a thread of its own, while results go back."""
 
     def __init__(self, receiver: RowReceiver, exchange: InferenceCall, stream: str, reader: Any):

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tfos_ml import errors
 from tfos_ml.agent.executor import executor
-from tfos_ml.agent.fork_client import Forking
+from tfos_ml.agent.fork_client import ForkServerRef
 from tfos_ml.agent.scoring_client import (
     ScoringConnection,
     ScoringProcessClient,
@@ -81,7 +81,7 @@ class Scorer:
 
     def __init__(self, scoring: udf.ScoringSpec, process: ScoringProcess):
         self._scoring = scoring
-        self._server = ScoringProcessClient(Forking(process.owner or executor(), process.idle_seconds))
+        self._server = ScoringProcessClient(ForkServerRef(process.owner or executor(), process.idle_seconds))
         self._may_score_here = process.kind == AUTO
         self._scores_here = False
         self._connection: ScoringConnection | None = None

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.agent.child_process import base_environment
 from tfos_ml.agent.executor import executor_cores, read_at_start, socket_path, sweep
-from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.limits import SCORER_ANSWER_SECONDS, SCORER_START_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks
@@ -51,16 +51,16 @@ class ServerNotStartedError(Exception):
 
 
 class ScoringProcessClient:
-    """The executor's scoring process, started on demand by the fork server that `forking` names."""
+    """The executor's scoring process, started on demand by the fork server that `fork_server` names."""
 
-    def __init__(self, forking: Forking):
-        self._forking = forking
-        self.threads = operation_threads(forking.owner)
+    def __init__(self, fork_server: ForkServerRef):
+        self._forking = fork_server
+        self.threads = operation_threads(fork_server.owner)
         threads = {name: os.environ[name] for name in ["OMP_NUM_THREADS"] if name in os.environ}
         if self.threads is not None:
             threads[_INTRA_OP] = str(self.threads)
         self._environment = {**base_environment(), **threads, MARKER: NO_MARKER, PRELOADS: "1"}
-        self._path = socket_path(_KIND, forking.owner, read_at_start(self._environment))
+        self._path = socket_path(_KIND, fork_server.owner, read_at_start(self._environment))
 
     def load(self, scoring: udf.ScoringSpec) -> ScoringConnection:
         """A connection for batches of a model, which is loaded; raises as :meth:`ScoringConnection.load`."""

@@ -144,8 +144,8 @@ class ConnectedTask(SparkTask):
 
     def _gather(self, message: str) -> list[str]:
         number, self._round = self._round, self._round + 1
-        mine = GatherRound(self.info.rank, number, self._size)
-        answer = self._client.call_reliably(structs.replace(mine, message=message), self._patience)
+        request = GatherRound(self.info.rank, number, self._size)
+        answer = self._client.call_reliably(structs.replace(request, message=message), self._patience)
         longest = max(GATHER_POLL_SECONDS, period_for(self._size) / 5)
         pause = longest / 8  # nodes of a small run are seldom far apart
         while answer.messages is None:
@@ -153,7 +153,7 @@ class ConnectedTask(SparkTask):
                 raise errors.ClusterClosedError("the node has left the run")
             time.sleep(pause)
             pause = min(2 * pause, longest)
-            answer = self._client.call_reliably(mine, self._patience)
+            answer = self._client.call_reliably(request, self._patience)
         return answer.messages
 
     def is_orphan(self) -> bool:

@@ -23,7 +23,7 @@ from tfos_ml import errors
 from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.executor import executor, read_at_start_only
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.agent.fork_client import Forking, Process, start_process
+from tfos_ml.agent.fork_client import ForkServerRef, Process, start_process
 from tfos_ml.agent.node_result import deliver
 from tfos_ml.agent.node_run import StandaloneMode
 from tfos_ml.agent.row_receiver import RowReceiver
@@ -97,10 +97,10 @@ def start_supervisor(node: StandaloneNode) -> SupervisorProcess:
     assert task.fork_owner is not None
     channel, theirs = socket.socketpair()
     environment = child_environment(NO_MARKER, node.info.cpus, read_at_start_only(task.environment))
-    forking = Forking(task.fork_owner, task.idle_seconds)
+    fork_server = ForkServerRef(task.fork_owner, task.idle_seconds)
     with theirs:
         process = start_process(
-            MODULE, (), environment, theirs.fileno(), STDERR, forking, NAME, outlives_requester=True
+            MODULE, (), environment, theirs.fileno(), STDERR, fork_server, NAME, outlives_requester=True
         )
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.sendall(pickle.dumps(node))

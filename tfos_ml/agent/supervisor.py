@@ -22,7 +22,7 @@ from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent.node_identity import identity_of
-from tfos_ml.agent.node_resources import ResourceClaim
+from tfos_ml.agent.node_resources import HostResources
 from tfos_ml.agent.node_run import NodeFailed, NodeRun, StandaloneMode
 from tfos_ml.agent.output import NodeOutput
 from tfos_ml.agent.snapshot_reader import SnapshotReader
@@ -36,8 +36,7 @@ from tfos_ml.agent.spark_task import (
     check_driver,
     task_info_of,
 )
-from tfos_ml.agent.task_input import LOST as LOST_INPUT
-from tfos_ml.agent.task_input import checked_complete
+from tfos_ml.agent.task_input import INPUT_LOST, checked_complete
 from tfos_ml.common.limits import LEASE_SECONDS
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.data import spool
@@ -45,7 +44,7 @@ from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.node_task import NodeTask
 
 logger = logging.getLogger(__name__)
-LOST = (
+NODE_LOST = (
     "Spark has started the node's task a second time, because its Python worker or executor died. A single node cannot "
     "be restarted. If the host ran out of memory, raise spark.executor.memoryOverhead"
 )
@@ -115,9 +114,9 @@ class Supervisor:
         self._standalone = standalone
         self._member = identity_of(task, spark_task.info.rank, spark_task.info.host)
         self._output = NodeOutput(
-            self._member.node.label, 0 if task.shares_console else task.verbose, task.template.size
+            self._member.run_role.label, 0 if task.shares_console else task.verbose, task.template.size
         )
-        self._claim = ResourceClaim(self._member, spark_task, self._output.printed)
+        self._host = HostResources(self._member, spark_task, self._output.printed)
         self._timeline = Timeline()
         self._run: NodeRun | None = None
 
@@ -125,7 +124,7 @@ class Supervisor:
         """Go through the phases up to RUN; any error becomes a ``NodeFailure`` that names the node."""
         try:
             self._check_first()
-            resources = self._claim.take()
+            resources = self._host.acquire()
             self._timeline.end("process")
             run = NodeRun(
                 self._member,
@@ -159,14 +158,14 @@ class Supervisor:
         if self._spark_task.is_first():
             return
         if self._spark_task.info.attempt == 0:  # Spark repeats the whole stage because its input was lost
-            raise errors.InputLostError(LOST_INPUT)
-        raise errors.NodeLostError(LOST)
+            raise errors.InputLostError(INPUT_LOST)
+        raise errors.NodeLostError(NODE_LOST)
 
     def failure(self, error_class: type[errors.TfosMlError], message: str) -> NodeFailure:
         return NodeFailure(self._named(Failure(error_class, message)))
 
     def _named(self, failure: Failure) -> Failure:
-        node, tail = self._member.node, self._claim.log_tail()
+        node, tail = self._member.run_role, self._host.log_tail()
         return structs.replace(
             failure, role=node.job_name, index=node.task_index, host=self._member.host, log_tail=tail
         ).cut()
@@ -176,8 +175,8 @@ class Supervisor:
 
         Spark itself would report the failure late, or repeat the task.
         """
-        if self._claim.child is not None:
-            self._claim.child.kill()  # first, because reporting may take long
+        if self._host.child is not None:
+            self._host.child.kill()  # first, because reporting may take long
         error_class = error.failure.error
         if not self._task.shares_console and error_class is not errors.FitCancelledError:
             log_failure(error.failure)
@@ -193,25 +192,25 @@ class Supervisor:
         """Release all resources, and report that to the driver."""
         self._spark_task.close()
         link = self._run.close() if self._run is not None else None
-        self._claim.port.release()
+        self._host.port.release()
         if link is not None:
-            self._claim.log_tail()  # waits until the last lines have been passed on
+            self._host.log_tail()  # waits until the last lines have been passed on
             link.close()
-        reported = self._claim.release(report=not succeeded)
+        reported = self._host.release(report=not succeeded)
         if link is not None:
             if not reported:
-                link.say_gone(succeeded=succeeded)
+                link.report_gone(succeeded=succeeded)
             link.disconnect()
 
 
 def unexpected(error: Exception) -> Failure:
     """The failure of a node whose supervisor has met an error that nothing here expects."""
-    told = f"the node's supervisor failed: {type(error).__name__}: {error}"
+    message = f"the node's supervisor failed: {type(error).__name__}: {error}"
     advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
     if isinstance(error, MemoryError):
         advice = _ADVICE[errno.ENOMEM]
     trace = "".join(traceback.format_exception(error))
-    return Failure(errors.NodeLostError, f"{told}. {advice}" if advice else told, traceback=trace)
+    return Failure(errors.NodeLostError, f"{message}. {advice}" if advice else message, traceback=trace)
 
 
 def log_failure(failure: Failure) -> None:

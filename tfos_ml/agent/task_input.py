@@ -23,7 +23,7 @@ from tfos_ml.errors import InputLostError
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
-LOST = (
+INPUT_LOST = (
     "Spark could not read all rows of the node: a shuffle block or a source failed on the way, for instance because "
     "the executor that held it was lost. Set maxRestarts to repeat such fits. The executor's log has the cause"
 )
@@ -41,7 +41,7 @@ def checked_complete(items: Iterable[Item]) -> Iterator[Item]:
 def _checked(items: Iterable[Item], stream: Any) -> Iterator[Item]:
     yield from items
     if not _is_marked_complete(stream):
-        raise InputLostError(LOST)
+        raise InputLostError(INPUT_LOST)
 
 
 def polled(items: Iterable[Item]) -> Iterator[Item | None]:

@@ -22,7 +22,7 @@ class NodeTelemetry:
 
     def __init__(self, member: NodeIdentity):
         self._period = member.task.settings.telemetry.system_metrics  # 0: never
-        self._label = member.node.label
+        self._label = member.run_role.label
         self._link: ProgressLink | None = None
         self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_SYSTEM_REPORTS)
         self._closed = threading.Event()

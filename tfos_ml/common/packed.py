@@ -50,10 +50,10 @@ def check_archives(archives: str) -> None:
 
 def found_in(text: str) -> PackedEnvironmentError | None:
     """The error for what Spark says of a job, if ``bin/python`` of an archive has refused to start on an executor."""
-    told = _DOES_NOT_FIT.search(text)
-    if told is None:
+    match = _DOES_NOT_FIT.search(text)
+    if match is None:
         return None
     return PackedEnvironmentError(
-        f"The packed environment does not run on an executor: {told[1].strip()}. Pack on a host, and with a "
+        f"The packed environment does not run on an executor: {match[1].strip()}. Pack on a host, and with a "
         "Python, like the executors': python -m tfos_ml pack."
     )

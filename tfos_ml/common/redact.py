@@ -41,7 +41,7 @@ def without_credentials(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(map(without_credentials, value))
     if isinstance(value, Mapping):
-        return {name: without_credentials(one) for name, one in value.items()}
+        return {name: without_credentials(item) for name, item in value.items()}
     return value
 
 

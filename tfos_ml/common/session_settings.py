@@ -47,23 +47,23 @@ def ports(name: str, text: str) -> range:
     """A port, or a range of ports as ``a-b``; 0 is any."""
     first, _, last = text.partition("-")
     try:
-        found = range(int(first), int(last or first) + 1)
+        value = range(int(first), int(last or first) + 1)
     except ValueError:
-        found = range(0)
-    if not found or found[0] < 0 or found[-1] > MAX_PORT or (found[0] == 0 and len(found) > 1):
+        value = range(0)
+    if not value or value[0] < 0 or value[-1] > MAX_PORT or (value[0] == 0 and len(value) > 1):
         raise ClusterConfigError(f"{name}={text} is no range of ports. Set it as in {name}=40000-40099.")
-    return found
+    return value
 
 
 def seconds(name: str, text: str) -> float:
     """A positive number of seconds."""
     try:
-        found = float(text.rstrip("s"))
+        value = float(text.rstrip("s"))
     except ValueError:
-        found = 0.0
-    if not found > 0:
+        value = 0.0
+    if not value > 0:
         raise ClusterConfigError(f"{name}={text} must be a positive number of seconds, for instance 60.")
-    return found
+    return value
 
 
 def seconds_or_none(name: str, text: str) -> float:
@@ -74,12 +74,12 @@ def seconds_or_none(name: str, text: str) -> float:
 def size(name: str, text: str) -> int:
     """A number of bytes."""
     try:
-        found = bytes_of(text, "b")
+        value = bytes_of(text, "b")
     except (ValueError, KeyError):
-        found = -1
-    if found < 0:
+        value = -1
+    if value < 0:
         raise ClusterConfigError(f"{name}={text} must be a size, for instance 4g, 512m, or a number of bytes.")
-    return found
+    return value
 
 
 def bytes_of(text: str, default_unit: str) -> int:

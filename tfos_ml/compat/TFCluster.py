@@ -79,7 +79,9 @@ class TFCluster(tfcluster.TFCluster):
 
     def _is_stop_requested(self) -> bool:
         """Also if a map function has called ``DataFeed.terminate()``."""
-        return super()._is_stop_requested() or any(node.over for node in self.server.nodes.progress().values())
+        return super()._is_stop_requested() or any(
+            node.stopped_reading for node in self.server.nodes.progress().values()
+        )
 
 
 def _tensorboard(node: NodeProgress | None) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def _assigned() -> list[str]:
 
 def _gpus() -> list[str]:
     """The GPUs that are assigned, or else all of this host."""
-    found = [path.removeprefix(_DEVICE) for path in glob.glob(f"{_DEVICE}[0-9]*")]
-    return _assigned() or sorted(found, key=int)
+    on_host = [path.removeprefix(_DEVICE) for path in glob.glob(f"{_DEVICE}[0-9]*")]
+    return _assigned() or sorted(on_host, key=int)
 
 
 # For tfos_ml itself

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.data.arrow import list_array
-from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Kind, with_nulls
+from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Form, with_nulls
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnNotFoundError, ShapeError
 
@@ -25,15 +25,15 @@ def is_row_batch(batch: pa.RecordBatch) -> bool:
     return FORM_KEY in (batch.schema.metadata or {})
 
 
-def form_of(batch: pa.RecordBatch) -> Kind:
+def form_of(batch: pa.RecordBatch) -> Form:
     """The form of the elements of a batch; those of a DataFrame are tuples."""
     if is_row_batch(batch):
-        form: Kind = json.loads(batch.schema.metadata[FORM_KEY])
+        form: Form = json.loads(batch.schema.metadata[FORM_KEY])
         return form
     return ["fields", "tuple", batch.schema.names, list(map(_kind_of, batch.schema.types))]
 
 
-def _kind_of(arrow_type: pa.DataType) -> Kind:
+def _kind_of(arrow_type: pa.DataType) -> Form:
     return ["list", _kind_of(arrow_type.value_type)] if pa.types.is_list(arrow_type) else VALUE
 
 
@@ -47,7 +47,7 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
     the field holds arrays that differ in their number of dimensions.
     """
     form = form_of(batch)
-    fields: Kind = form if form[0] == "fields" else ["fields", "value", [0], [form]]
+    fields: Form = form if form[0] == "fields" else ["fields", "value", [0], [form]]
     _, how, names, kinds = fields
     positions = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
     if len(positions) != 1:
@@ -85,7 +85,7 @@ def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
     return _decode(array, form, lists) if len(array) else []
 
 
-def _decode(array: pa.Array, form: Kind, lists: bool) -> list[Any]:
+def _decode(array: pa.Array, form: Form, lists: bool) -> list[Any]:
     if form == VALUE:
         dense = _dense(array) if _holds_numbers(form, array.type) else None
         return array.to_pylist() if dense is None else dense.tolist()
@@ -118,7 +118,7 @@ def _decode_arrays(array: pa.Array, dtype: np.dtype[Any], shape: list[int] | Non
     return list(stacked) if shape else [stacked[i, ...] for i in range(len(stacked))]
 
 
-def _decode_fields(array: pa.StructArray, form: Kind, lists: bool) -> list[Any]:
+def _decode_fields(array: pa.StructArray, form: Form, lists: bool) -> list[Any]:
     _, how, names, kinds = form
     columns = [_decode(field, k, lists) for field, k in zip(array.flatten(), kinds, strict=False)]
     rows = zip(*columns, strict=True) if columns else iter([()] * len(array))
@@ -131,7 +131,7 @@ def _decode_fields(array: pa.StructArray, form: Kind, lists: bool) -> list[Any]:
     return list(rows) if how == "tuple" else list(map(list, rows))
 
 
-def _decode_lists(array: pa.Array, form: Kind, lists: bool) -> list[Any]:
+def _decode_lists(array: pa.Array, form: Form, lists: bool) -> list[Any]:
     how, item = form
     as_arrays = not lists and _holds_numbers(item, array.type.value_type) and (how == "list" or item == VALUE)
     rows: Any = _dense(array) if as_arrays else None
@@ -146,7 +146,7 @@ def _decode_lists(array: pa.Array, form: Kind, lists: bool) -> list[Any]:
     return list(rows) if how == "list" else list(map(_as_tuple, rows))
 
 
-def _holds_numbers(form: Kind, type_: pa.DataType) -> bool:
+def _holds_numbers(form: Form, type_: pa.DataType) -> bool:
     if form[0] == "list":
         return _holds_numbers(form[1], type_.value_type)
     is_number = pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)

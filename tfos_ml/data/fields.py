@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data.arrow_to_rdd import column_of, form_of, is_row_batch
-from tfos_ml.data.rdd_to_arrow import VALUE, Kind
+from tfos_ml.data.rdd_to_arrow import VALUE, Form
 from tfos_ml.errors import ColumnNotFoundError, UnnamedFieldsWarning
 
 _NAMED = ("dict", "row")
@@ -71,12 +71,12 @@ class UnnamedFields:
         return f"Feed a DataFrame, dicts or Row({fields}), whose names decide."
 
 
-def _kinds(batch: pa.RecordBatch) -> list[Kind]:
+def _kinds(batch: pa.RecordBatch) -> list[Form]:
     form = form_of(batch)
     return list(form[3]) if form[0] == "fields" else [form]
 
 
-def _type_name(form: Kind, type_: pa.DataType) -> str:
+def _type_name(form: Form, type_: pa.DataType) -> str:
     """A key that is the same for all batches of one form, for any length of lists."""
     if form == VALUE:
         return str(type_)

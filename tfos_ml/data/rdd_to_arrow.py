@@ -52,9 +52,9 @@ FORM_KEY = b"tfos_ml.form"
 FIRST_ROWS = 64
 MAX_FIELDS = 64  # a longer tuple of numbers is one column
 
-Kind = list[Any]  # the form of an array, from the table above, with the forms of its items or fields
-Encoded = tuple[pa.Array, Kind]
-VALUE: Kind = ["value"]
+Form = list[Any]  # the form of an array, from the table above, with the forms of its items or fields
+Encoded = tuple[pa.Array, Form]
+VALUE: Form = ["value"]
 _ELEMENT = "element"  # the place of whole elements; those of their fields begin so
 
 

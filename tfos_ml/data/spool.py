@@ -52,7 +52,7 @@ class Chunk:
     size: int  # in bytes
     on_disk: bool  # rather than in shared memory
     is_kept: bool = False  # whether it will be read more than once
-    exchange: int | None = None  # number of the exchange whose rows it holds, if they are to be answered
+    inference: int | None = None  # number of the call whose rows it holds, if they are to be answered
     nbytes: int = 0  # of its rows in memory
 
 

@@ -20,7 +20,7 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.decommissioning import Decommissioning
 from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.progress import Progress, WaitNotice
-from tfos_ml.driver.run import Run, one_at_a_time
+from tfos_ml.driver.run import Run, gather_lock
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.driver.slots import Slots
 from tfos_ml.driver.spark_job import SparkJob
@@ -136,9 +136,9 @@ class Attempt:
             with self._slots, run:
                 began = time.monotonic()
                 job = self._watch(run, df, driver_program)
-                found = results.merged([run.result(job), self._driver_results(run)])
-                result = replace(self._read(found), job_seconds=time.monotonic() - began)
-                self._pass_on([one for r in result.reports for one in [*r["metrics"], *r.get("system", ())]])
+                together = results.merged([run.result(job), self._driver_results(run)])
+                result = replace(self._read(together), job_seconds=time.monotonic() - began)
+                self._pass_on([report for r in result.reports for report in [*r["metrics"], *r.get("system", ())]])
                 self._publish(result)
             succeeded = True
             return result
@@ -178,7 +178,7 @@ class Attempt:
         if self._task.barrier:
             job = run.start(collect)
         else:
-            with one_at_a_time:
+            with gather_lock:
                 job = run.start(collect, driver_program)
                 run.gather(job, lambda: self._waits_for_slots(job))
         for _ in run.polls(job):
@@ -187,7 +187,7 @@ class Attempt:
             self._preempt(job)
         self._show()
         if job.error is None and not self._nodes() and self._control is not None:
-            host = "spark.tfos_ml.clientHost" if self._task.is_driver_far else "spark.driver.host"
+            host = "spark.tfos_ml.clientHost" if self._task.is_connect_client else "spark.driver.host"
             logger.warning(OUT_OF_REACH, self._control.location, host)
         return job
 
@@ -280,9 +280,9 @@ class Attempt:
                 )
         return self._control.nodes.results()
 
-    def _read(self, found: results.Results) -> RunResult:
+    def _read(self, together: results.Results) -> RunResult:
         template = self._task.template
-        reports = {rank: decode(dict, payload) for rank, payload in results.joined(found.rows, "report")}
+        reports = {rank: decode(dict, payload) for rank, payload in results.joined(together.rows, "report")}
         for report in reports.values():
             self._progress.write(report.pop("lines", []))
         if not reports:
@@ -295,11 +295,11 @@ class Attempt:
         if self._task.schema.columns and not sum(r["rows"] for r in reports.values()):
             raise errors.EmptyDataError("The DataFrame has no rows to train on. Check its filters and joins.")
         answers, examples = (
-            [payload for _, payload in results.joined(found.rows, kind)] for kind in ("results", "example")
+            [payload for _, payload in results.joined(together.rows, kind)] for kind in ("results", "example")
         )
         return RunResult(
             [reports[rank] for rank in sorted(reports)],
             answers,
-            found.model,
+            together.model,
             examples[0] if examples else None,
         )

@@ -32,7 +32,7 @@ class ControlServer(TransportServer):
         self.nodes = Nodes(template, is_wanted)
         self.all_gather = AllGather(self.nodes.changed)
         self.feeds = Feeds(self.nodes)
-        services = [one.service() for one in (self.nodes, self.all_gather, self.feeds)]
+        services = [part.service() for part in (self.nodes, self.all_gather, self.feeds)]
         super().__init__(endpoint, token, *(_locked(self.nodes.changed, service) for service in services))
         self.address = {"location": self.location, "token": token}  # how members of the run reach it
 

@@ -36,7 +36,7 @@ def launch(
     task: NodeTask,
     *,
     templates: Callable[[int], ClusterTemplate] | None = None,
-    least: int | None = None,
+    min_nodes: int | None = None,
     profile: Any = None,
     max_restarts: int = 0,
     verbose: int = 1,
@@ -48,7 +48,7 @@ def launch(
     `facts` are those of the session. `rows` makes the DataFrame whose partition *i* goes to node *i* of a template, and
     `templates` the template of so many nodes (default: that of the task); both are called for each attempt. An attempt
     has as many nodes as the template of the task. If Spark has too few slots, or lost nodes are not replaced, it has
-    fewer, but at least `least` (default: not fewer). `profile` has the CPUs and GPUs of a node, by default those of
+    fewer, but at least `min_nodes` (default: not fewer). `profile` has the CPUs and GPUs of a node, by default those of
     Spark's tasks. `reported` is called with the nodes' reports, during the run if it is connected. `driver_program` is
     the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
 
@@ -58,9 +58,9 @@ def launch(
     began = time.monotonic()
     check_settings(spark, uses_grpc=task.uses_grpc)
     task = _of_session(task, facts, verbose)
-    most = task.template.size - task.first_rank
-    least = most if least is None else least - task.first_rank
-    size = ClusterSize(spark, most, least, task.reservation_timeout, profile)
+    max_tasks = task.template.size - task.first_rank
+    min_tasks = max_tasks if min_nodes is None else min_nodes - task.first_rank
+    size = ClusterSize(spark, max_tasks, min_tasks, task.reservation_timeout, profile)
     tasks = size.next(None)
     check_executors(spark, tasks)
     checked = time.monotonic() - began
@@ -77,7 +77,7 @@ def launch(
     with progress:
         result = _Attempts(begin, size, policy).run(tasks, driver_program)
         chief = next(report for report in result.reports if report["chief"])
-        progress.tell_end(chief.get("restored_epoch"))
+        progress.show_end(chief.get("restored_epoch"))
     return replace(result, check_seconds=checked)
 
 
@@ -99,7 +99,7 @@ class _Attempts:
             try:
                 if self._lost is not None:
                     tasks = self._size.next(self._lost)
-                    self._tell_lost(tasks, self._lost)
+                    self._log_lost(tasks, self._lost)
                 attempt, rows = self._begin(tasks, len(self._ended))
                 result = attempt.run(rows, driver_program)
                 last = AttemptFacts(attempt.template.size, attempt.saved, "", time.monotonic() - began)
@@ -109,7 +109,9 @@ class _Attempts:
                 why, self._lost = str(larger), None
                 tasks = self._size.grow(larger.size)
                 where = attempt.saved
-                logger.warning("Going on with %d of %d nodes from %s, because %s", tasks, self._size.most, where, why)
+                logger.warning(
+                    "Going on with %d of %d nodes from %s, because %s", tasks, self._size.max_tasks, where, why
+                )
             except errors.TfosMlError as error:
                 self._decide(error, attempt)
                 why, self._lost = f"{type(error).__name__}: {_first_line(error)}", error
@@ -127,18 +129,20 @@ class _Attempts:
         has_progressed = attempt is not None and attempt.has_progressed
         decision = self._policy.decide(error, has_progressed, self._size.can_start_smaller(error))
         if not decision.restart:
-            raise _told_with_cause(error, self._lost) from error.__cause__ or self._lost
+            raise _with_cause(error, self._lost) from error.__cause__ or self._lost
         if decision.notice:
             logger.warning("%s", decision.notice)
 
-    def _tell_lost(self, tasks: int, lost: errors.TfosMlError) -> None:
+    def _log_lost(self, tasks: int, lost: errors.TfosMlError) -> None:
         """Log why an elastic fit goes on, and with how many nodes."""
         if not self._size.is_elastic:
             return
         known = [position for position in (self._position, self._saved) if position is not None]
         at = f" It was lost at {max(known)} or later." if known else ""
         where = self._saved or "the beginning"
-        logger.warning("%s%s Going on with %d of %d nodes from %s", _sentence(lost), at, tasks, self._size.most, where)
+        logger.warning(
+            "%s%s Going on with %d of %d nodes from %s", _sentence(lost), at, tasks, self._size.max_tasks, where
+        )
 
 
 def _of_session(task: NodeTask, facts: SessionFacts, verbose: int) -> NodeTask:
@@ -151,7 +155,7 @@ def _of_session(task: NodeTask, facts: SessionFacts, verbose: int) -> NodeTask:
         verbose=verbose,
         idle_seconds=facts.idle_seconds,
         fork_owner=facts.fork_owner,
-        is_driver_far=facts.is_connect,
+        is_connect_client=facts.is_connect,
     )
 
 
@@ -163,7 +167,7 @@ def _sentence(error: BaseException) -> str:
     return _first_line(error).rstrip(".") + "."
 
 
-def _told_with_cause(error: errors.TfosMlError, lost: errors.TfosMlError | None) -> errors.TfosMlError:
+def _with_cause(error: errors.TfosMlError, lost: errors.TfosMlError | None) -> errors.TfosMlError:
     """An error that kept nodes from starting also says how the previous attempt ended."""
     if lost is None or not isinstance(error, errors.NotEnoughSlotsError | errors.ReservationTimeoutError):
         return error

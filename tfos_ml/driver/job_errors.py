@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tfos_ml import errors
-from tfos_ml.agent.task_input import LOST as LOST_INPUT
+from tfos_ml.agent.task_input import INPUT_LOST
 from tfos_ml.common.limits import DAEMON_SECONDS
 from tfos_ml.common.packed import found_in
 from tfos_ml.common.redact import redact
@@ -130,9 +130,9 @@ def run_job(
         try:
             return job()
         except Exception as error:  # Spark's
-            told = typed(error, spark)
-            if not isinstance(told, errors.PythonDaemonError) or time.monotonic() > deadline:
-                raise told from None
+            known = typed(error, spark)
+            if not isinstance(known, errors.PythonDaemonError) or time.monotonic() > deadline:
+                raise known from None
             logger.warning("Running a job again, because Spark's Python daemon on an executor had ended")
 
 
@@ -159,7 +159,7 @@ def node_error(
     if typed is not error:
         return typed
     if _FETCH.search(text):
-        lost = f"{LOST_INPUT}. Spark says: {_line(_FETCH, text)}"
+        lost = f"{INPUT_LOST}. Spark says: {_line(_FETCH, text)}"
         return _of_node(nodes, hosts, errors.InputLostError, lost, _REDUCER, text)
     task = _TASK if _TASK.search(text) else _PLAIN_TASK
     if not _LOST.search(text):  # a stage of the input failed, which has other reasons

@@ -18,14 +18,14 @@ class Liveness:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._heard_at: dict[int, float] = {}
+        self._called_at: dict[int, float] = {}
         self._beat_at: dict[int, float] = {}  # of the TensorFlow processes
         self._looked_at = clock()
 
-    def heard(self, rank: int, child_silent: float | None, is_failing: bool = False) -> None:
+    def record(self, rank: int, child_silent: float | None, is_failing: bool = False) -> None:
         """Record a call of a node, and the silence of its TensorFlow process in seconds; None if that has ended."""
         now = self._clock()
-        self._heard_at[rank] = now
+        self._called_at[rank] = now
         self._beat_at[rank] = -math.inf if is_failing else now - (child_silent or 0.0)
 
     def silent(self, ranks: Collection[int], seconds: float) -> dict[int, float]:
@@ -36,9 +36,9 @@ class Liveness:
         now = self._clock()
         pause, self._looked_at = now - self._looked_at, now
         if pause > PAUSE_SECONDS:
-            for known in (self._heard_at, self._beat_at):
+            for known in (self._called_at, self._beat_at):
                 known.update({rank: min(now, at + pause) for rank, at in known.items()})
-        ages = {rank: now - self._heard_at[rank] for rank in ranks if rank in self._heard_at}
+        ages = {rank: now - self._called_at[rank] for rank in ranks if rank in self._called_at}
         return {rank: age for rank, age in ages.items() if age > seconds}
 
     def is_cause(self, rank: int, broken: Broken | None, ranks: Collection[int]) -> bool:

@@ -46,7 +46,7 @@ class Nodes:
         # set once servers and evaluators are no longer wanted; from the start for the tasks of a job
         self.ending: messages.Ending | None = None if self._outlive_tasks else messages.Ending()
         self._calls: dict[int, int] = {}  # number of each node's latest call
-        self._heard: dict[int, int] = {}  # how many reports and lines of each node have been taken
+        self._taken: dict[int, int] = {}  # how many reports and lines of each node have been taken
         self._gone: set[int] = set()  # nodes whose calls count no more
         self._liveness = Liveness()
         self._present: set[int] = set()
@@ -76,9 +76,9 @@ class Nodes:
         """Take what is new in a call, which may come twice or late; returns whether it is the node's latest."""
         if call.rank in self._gone:
             return False
-        heard = self._heard.get(call.rank, 0)
-        new = call.reports[max(0, heard - call.first_report) :]
-        self._heard[call.rank] = max(heard, call.first_report + len(call.reports))
+        taken = self._taken.get(call.rank, 0)
+        new = call.reports[max(0, taken - call.first_report) :]
+        self._taken[call.rank] = max(taken, call.first_report + len(call.reports))
         is_latest = call.number > self._calls.get(call.rank, 0)
         self._lines.extend(str(report["line"]) for report in new if "line" in report)
         self._reports.extend(report for report in new if "line" not in report)
@@ -91,10 +91,10 @@ class Nodes:
         if self._note(call):
             self._present.add(call.rank)
             self._ports[call.rank] = caller_port.get()
-            self._liveness.heard(call.rank, call.progress.child_silent, is_failing=call.progress.is_failing)
+            self._liveness.record(call.rank, call.progress.child_silent, is_failing=call.progress.is_failing)
         counts = self._liveness.is_cause(call.rank, call.progress.broken, self._present)
         return messages.ProgressAnswer(
-            self.is_stopping(), counts, self.ending, self._news(call.progress.heard), self._preempted
+            self.is_stopping(), counts, self.ending, self._news(call.progress.last_announcement), self._preempted
         )
 
     def _take_failure(self, call: messages.ReportFailure) -> messages.Done:
@@ -109,7 +109,7 @@ class Nodes:
             self._lose(call.rank, "the supervisor of the node died")
         elif not call.succeeded:
             self._died.add(call.rank)
-            self._liveness.heard(call.rank, None)
+            self._liveness.record(call.rank, None)
         return messages.Done()
 
     def _outcome(self, call: messages.GetOutcome) -> messages.ClusterOutcome:
@@ -120,16 +120,16 @@ class Nodes:
         """Take the result rows of a node; a repeated upload changes nothing, an incomplete one is refused."""
         try:
             with room_in(Path(tempfile.gettempdir()), "TMPDIR"):
-                found = results.received(row for chunk in reader for row in results.read_rows(chunk.data))
+                received = results.received(row for chunk in reader for row in results.read_rows(chunk.data))
         except NoRoomError as error:
             with self.changed:
                 self._failure = self._failure or Failure(SpoolFullError, f"On the driver, {error}").encode()
                 self.changed.notify_all()
             raise
-        if not found.rows or found.rows.pop().kind != results.END:
-            raise pa.ArrowInvalid(f"the results of rank {call.rank} ended early, after {len(found.rows)} rows")
+        if not received.rows or received.rows.pop().kind != results.END:
+            raise pa.ArrowInvalid(f"the results of rank {call.rank} ended early, after {len(received.rows)} rows")
         with self.changed:
-            self._results[call.rank] = found
+            self._results[call.rank] = received
             self.changed.notify_all()
 
     # Their state
@@ -145,7 +145,7 @@ class Nodes:
             for rank in hosts.keys() - self._progress.keys() - self._results.keys():
                 self._progress[rank] = messages.NodeProgress(host=hosts[rank])
                 self._present.add(rank)
-                self._liveness.heard(rank, None)
+                self._liveness.record(rank, None)
 
     def preempt(self) -> None:
         """Ask the nodes to write a checkpoint, because an executor of theirs leaves."""
@@ -181,7 +181,7 @@ class Nodes:
         with self.changed:
             return self._failure
 
-    def note_silent(self, lease: float, connected: Callable[[], set[int] | None]) -> None:
+    def expire_leases(self, lease: float, connected: Callable[[], set[int] | None]) -> None:
         """Count a node as lost if it has been silent for its lease, or is gone without a word; call this often.
 
         `connected` gives the ports that the driver has connections with, None if that is not known.
@@ -214,9 +214,9 @@ class Nodes:
         known = self._progress.get(rank)
         return known.host if known is not None and known.host else UNKNOWN_HOST
 
-    def over(self) -> set[int]:
+    def stopped_reading(self) -> set[int]:
         """Nodes that have stopped reading; called with the lock held."""
-        return {*self._results, *(rank for rank, known in self._progress.items() if known.over)}
+        return {*self._results, *(rank for rank, known in self._progress.items() if known.stopped_reading)}
 
     # Requests to them
 
@@ -235,14 +235,14 @@ class Nodes:
             self._announcements.append(messages.Announcement(self._announced, call))
             return self._announced
 
-    def _news(self, heard: int | None) -> list[messages.Announcement]:
+    def _news(self, last: int | None) -> list[messages.Announcement]:
         """Announcements that a node has not received yet; those that all have received are dropped."""
-        if heard is None:
+        if last is None:
             return []
-        news = [announcement for announcement in self._announcements if announcement.serial > heard]
+        news = [announcement for announcement in self._announcements if announcement.serial > last]
         feeding = [self._progress.get(rank) for rank in self._template.feed_ranks if rank not in self._results]
-        all_heard = min((0 if known is None else known.heard or 0 for known in feeding), default=0)
-        while self._announcements and self._announcements[0].serial <= all_heard:
+        received_by_all = min((0 if known is None else known.last_announcement or 0 for known in feeding), default=0)
+        while self._announcements and self._announcements[0].serial <= received_by_all:
             self._announcements.popleft()
         return news
 
@@ -253,8 +253,12 @@ class Nodes:
             known = self._progress.get(rank)
             if known is None:
                 return rank in self._results
-            heard = known.heard is not None and known.heard >= announcement
-            return rank in self._results or known.over or (heard and number not in known.pending)
+            has_announcement = known.last_announcement is not None and known.last_announcement >= announcement
+            return (
+                rank in self._results
+                or known.stopped_reading
+                or (has_announcement and number not in known.unread_calls)
+            )
 
         with self.changed:
             self.changed.wait_for(lambda: self._failure or all(map(has_read, ranks)), timeout)

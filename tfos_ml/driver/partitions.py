@@ -35,7 +35,7 @@ class _Partition:
 
 
 @dataclass
-class _Call:
+class _TrainCall:
     hosts: Mapping[int, str]  # of the nodes
     partitions: dict[int, _Partition] = field(default_factory=dict)
     released: set[str] = field(default_factory=set)  # claimants that get no more grants
@@ -52,7 +52,7 @@ class Partitions:
     """Assigns and grants partitions; for one thread at a time. Of an ended call it keeps only the rows of each node."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _TrainCall] = {}
         self._rows: Counter[int] = Counter()  # committed, of each node
         self._count = 0  # partitions in which they came
 
@@ -62,7 +62,7 @@ class Partitions:
 
     def open(self, number: int, hosts: Mapping[int, str]) -> None:
         """From now on assign and grant partitions of this call to these nodes; `hosts` is by rank."""
-        self._calls[number] = _Call(hosts)
+        self._calls[number] = _TrainCall(hosts)
 
     def close(self, number: int) -> None:
         """Assign and grant no more partitions of this call. Later claims come from tasks whose job has ended."""
@@ -85,7 +85,7 @@ class Partitions:
             call.under_way[known.rank] += 1
         return known.rank
 
-    def _choose(self, call: _Call, host: str, ranks: list[int]) -> int:
+    def _choose(self, call: _TrainCall, host: str, ranks: list[int]) -> int:
         fewest = min(call.assigned[rank] for rank in ranks)
         usual = self._rows.total() / self._count if self._rows.total() else 1.0  # rows of a partition
         rows = {rank: self._expected(rank, usual) for rank in ranks if call.assigned[rank] == fewest}
@@ -146,7 +146,7 @@ class Partitions:
 
     def committed(self, number: int) -> dict[int, int]:
         """Rows of each committed partition of a call."""
-        return {one: known.rows for one, known in self._of(number).items() if known.rows is not None}
+        return {partition: known.rows for partition, known in self._of(number).items() if known.rows is not None}
 
     def state_of(self, number: int, partition: int, claimant: str) -> tuple[int | None, bool]:
         """Rows of a partition if this claimant has committed it, and whether it may still commit it."""
@@ -183,7 +183,7 @@ class Feeds:
 
     def _assign(self, call: messages.AssignPartition) -> messages.PartitionAssignment:
         return messages.PartitionAssignment(
-            self._partitions.assign(call.number, call.partition, call.host, self._nodes.over())
+            self._partitions.assign(call.number, call.partition, call.host, self._nodes.stopped_reading())
         )
 
     def _claim(self, call: messages.ClaimPartition) -> messages.ClaimState:

@@ -128,14 +128,14 @@ def _take(spark: SparkSession, environments: list[dict[str, Any]]) -> None:
 
 def check_found(environment: dict[str, Any]) -> None:
     """Raise ``ClusterConfigError`` if a Python lacks a package, or has another version than the driver's."""
-    python, mine = environment["python"], platform.python_version()
+    python, own = environment["python"], platform.python_version()
     where = f"The executors' Python ({environment['path']}, {python} on {environment['host']})"
     how = (
         f"The driver's is {sys.executable}. Have spark.pyspark.python, or PYSPARK_PYTHON, name one that has them, for "
         "instance os.environ['PYSPARK_PYTHON'] = sys.executable before the session starts."
     )
-    if python.split(".")[:2] != mine.split(".")[:2]:
-        raise ClusterConfigError(f"{where} is not the driver's, {mine}; Spark needs the same minor version. {how}")
+    if python.split(".")[:2] != own.split(".")[:2]:
+        raise ClusterConfigError(f"{where} is not the driver's, {own}; Spark needs the same minor version. {how}")
     if environment["missing"]:
         raise ClusterConfigError(
             f"{where} has no package {' or '.join(environment['missing'])}. "

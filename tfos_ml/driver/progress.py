@@ -98,15 +98,15 @@ class Progress:
         else:
             print(_line_start(self._shares_terminal) + line, file=sys.stderr, flush=True)
 
-    def tell_end(self, restored: int | None) -> None:
+    def show_end(self, restored: int | None) -> None:
         """Show that the training has stopped early, and the epoch, from 0, whose weights it has restored."""
-        last, told = self._last_epoch, []
+        last, sentences = self._last_epoch, []
         if 0 < last < self._epochs:
-            told.append(f"Stopped early after epoch {last} of {self._epochs}.")
+            sentences.append(f"Stopped early after epoch {last} of {self._epochs}.")
         if last and restored is not None and restored + 1 != last:
-            told.append(f"The model has the weights of epoch {restored + 1}.")
-        if told:
-            self.write([" ".join(told)])
+            sentences.append(f"The model has the weights of epoch {restored + 1}.")
+        if sentences:
+            self.write([" ".join(sentences)])
 
     def _stage(self, progress: Mapping[int, NodeProgress]) -> str:
         if _position(progress) or (self._metrics and self._attempt == 1):
@@ -183,14 +183,14 @@ def draws_stages(spark: SparkSession) -> bool:
 
 
 class NodesWatch:
-    """Writes the nodes' lines to the driver's stderr, and notes silent nodes, in a thread.
+    """Writes the nodes' lines to the driver's stderr, and notices silent nodes, in a thread.
 
-    It ends when the server that receives the lines is closed. `note_silent` is called several times a second, whatever
-    the user's program does meanwhile.
+    It ends when the server that receives the lines is closed. `expire_leases` is called several times a second,
+    whatever the user's program does meanwhile.
     """
 
-    def __init__(self, server: ControlServer, note_silent: Callable[[], None]):
-        self._server, self._note_silent = server, note_silent
+    def __init__(self, server: ControlServer, expire_leases: Callable[[], None]):
+        self._server, self._note_silent = server, expire_leases
         self._thread = threading.Thread(target=self._run, name="nodes watch", daemon=True)
 
     def start(self) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-one_at_a_time = threading.Lock()
+gather_lock = threading.Lock()
 """Held while nodes gather: two clusters that each hold some slots would wait for each other for ever."""
 
 
@@ -98,7 +98,7 @@ class Run:
         nodes = self.control.nodes
         failure = find_failure(nodes.failure() or "")
         if failure is None:
-            self.note_silent()
+            self.expire_leases()
             failure = find_failure(nodes.failure() or "")
         elif failure is not None and job is not None:
             if failure.error is errors.InputLostError and job.wait(CAUSE_SECONDS):
@@ -108,10 +108,10 @@ class Run:
         if failure is not None:
             raise failure.to_error()
 
-    def note_silent(self) -> None:
+    def expire_leases(self) -> None:
         """Note which nodes are lost, because they have been silent for their lease; call this often."""
         if self.task.lease is not None:
-            self.control.nodes.note_silent(self.task.lease, self.control.connected_ports)
+            self.control.nodes.expire_leases(self.task.lease, self.control.connected_ports)
 
     def gather(self, job: SparkJob, waits_for_slots: Callable[[], bool] = lambda: False) -> None:
         """Wait until all nodes have contacted the control server, or their job has ended; their leases begin then.

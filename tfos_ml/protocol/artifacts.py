@@ -137,10 +137,10 @@ def _fetch(uri: str, path: Path) -> None:
         digest = hashlib.sha256()
         for part in parts_of(Path(copy)):
             digest.update(part)
-        found = digest.hexdigest()
-        if path.name != f"{_PREFIX}{found}":
+        actual = digest.hexdigest()
+        if path.name != f"{_PREFIX}{actual}":
             raise ModelError(
-                f"{redact(uri)} has another content than was written there (SHA-256 {found}). Delete it, and let "
+                f"{redact(uri)} has another content than was written there (SHA-256 {actual}). Delete it, and let "
                 f"nobody else write to {SHARED_DIR}."
             )
         os.replace(copy, path)

@@ -59,9 +59,9 @@ class NodeProgress(Struct, frozen=True):
     is_failing: bool = False  # whether its train function has failed, and the process has not ended yet
     broken: Broken | None = None  # set if its process has failed, perhaps because of another node
     returned: bool = False  # whether its train function has returned
-    heard: int | None = None  # number of the last announcement that has reached it; None if it takes none
-    pending: list[int] = field(default_factory=list)  # calls of ``train`` whose rows it has not read to the end
-    over: bool = False  # whether its train function reads no further
+    last_announcement: int | None = None  # number of the last that has reached it; None if it takes none
+    unread_calls: list[int] = field(default_factory=list)  # calls of ``train`` whose rows it has not read to the end
+    stopped_reading: bool = False  # whether its train function reads no further
     tensorboard: str | None = None  # URL of its TensorBoard
     tensorboard_pid: int | None = None  # process id of its TensorBoard
     log_dir: str | None = None  # directory that TensorBoard shows
@@ -257,7 +257,7 @@ class PutPartition(FedPartition, frozen=True):
     feed_timeout: float  # seconds that rows may wait without one being read
 
 
-class ExchangeRows(Struct, frozen=True):
+class InferRows(Struct, frozen=True):
     """Comes with a stream of rows for inference; attributes as of :class:`PutPartition`."""
 
     stream: str

@@ -83,7 +83,7 @@ class NodeTask:
     control: dict[str, str] | None = field(repr=False)  # the control server's address and token, if there is one
     files: Mapping[str, Artifact] = field(default_factory=dict)  # that the program reads, by name
     snapshot: SnapshotRows | None = None  # that the nodes read; None: Spark feeds the rows
-    is_driver_far: bool = False  # whether nodes may well not reach the control server, as that of a Connect client
+    is_connect_client: bool = False  # whether nodes may well not reach the control server, as that of a Connect client
     barrier: bool = True  # whether the nodes are tasks of a barrier stage; else they meet at the control server
     lease: float | None = None  # seconds without an answer of the driver after which a node ends
     grace_periods: GracePeriods = field(default_factory=GracePeriods)

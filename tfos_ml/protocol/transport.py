@@ -188,15 +188,15 @@ class TransportServer:
 
         A killed process loses its connections at once. One that is stopped, or whose host is cut off, keeps them.
         """
-        found, is_told = set(), False
+        peers, is_known = set(), False
         for table in _CONNECTIONS:
             with contextlib.suppress(OSError):
                 for line in table.read_text().splitlines()[1:]:
                     local, remote, state = line.split()[1:4]
                     if state == _ESTABLISHED and _hex_port(local) == self.port:
-                        found.add(_hex_port(remote))
-                is_told = True
-        return found if is_told else None
+                        peers.add(_hex_port(remote))
+                is_known = True
+        return peers if is_known else None
 
     @property
     def is_open(self) -> bool:

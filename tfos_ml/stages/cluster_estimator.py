@@ -112,7 +112,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             lambda template: rows.by_node(template, first, is_fed=written is None),
             self._task(spark, facts, template, columns, program, settings, None if written is None else written[1]),
             templates=self._template,
-            least=self._get("minClusterSize"),
+            min_nodes=self._get("minClusterSize"),
             profile=profile,
             max_restarts=self._get("maxRestarts"),
             verbose=self._get("verbose"),

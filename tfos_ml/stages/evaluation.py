@@ -121,7 +121,7 @@ def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) ->
         lambda template: rows.by_node(template, 0),
         estimator._task(spark, facts, template, columns, program, estimator._settings(dataset, facts), None),
         templates=estimator._template,
-        least=estimator._get("minClusterSize"),
+        min_nodes=estimator._get("minClusterSize"),
         profile=make_profile(spark, estimator._get("nodeCpus"), estimator._get("nodeGpus")),
         max_restarts=estimator._get("maxRestarts"),
         verbose=0,

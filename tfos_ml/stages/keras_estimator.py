@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from tfos_ml import errors
-from tfos_ml.agent.fork_client import Forking
+from tfos_ml.agent.fork_client import ForkServerRef
 from tfos_ml.common.arguments import check_model_function
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.local_files import Content, LocalFile, bytes_of, file_of
@@ -391,9 +391,9 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             warn(text)
         return model
 
-    def _process(self, spark: SparkSession | None) -> tuple[dict[str, str], Forking]:
+    def _process(self, spark: SparkSession | None) -> tuple[dict[str, str], ForkServerRef]:
         """Environment of the process that looks at the model, and the fork server that it comes from."""
-        return self._environment(), Forking(os.getpid(), IDLE.default if spark is None else IDLE.of(spark))
+        return self._environment(), ForkServerRef(os.getpid(), IDLE.default if spark is None else IDLE.of(spark))
 
     def _environment(self) -> dict[str, str]:
         return {"KERAS_BACKEND": "tensorflow", **super()._environment()}

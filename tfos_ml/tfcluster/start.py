@@ -14,7 +14,7 @@ from tfos_ml.common.limits import POLL_SECONDS, TENSORBOARD_SECONDS
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.driver.preflight import check_settings, check_slots
 from tfos_ml.driver.probe import check_executors
-from tfos_ml.driver.run import Run, one_at_a_time
+from tfos_ml.driver.run import Run, gather_lock
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.cluster_template import ClusterTemplate
@@ -65,7 +65,7 @@ def start_nodes(run: Run, ranks: RDD[int], program: bytes, is_fed: bool) -> list
 
     Nodes that are fed hold no task slot when this returns.
     """
-    with one_at_a_time:
+    with gather_lock:
         start = partial(ranks.foreach, partial(start_node, run.task, is_fed))
         job = run.start(start, program if run.task.first_rank else None)
         run.gather(job)

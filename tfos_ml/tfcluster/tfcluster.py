@@ -108,7 +108,7 @@ class TFCluster:
         self._input_mode = input_mode
         self._infos: list[NodeInfo] = []
         self._release = weakref.finalize(self, control.close)  # nodes end without the driver's server
-        self._watch = NodesWatch(control, run.note_silent)
+        self._watch = NodesWatch(control, run.expire_leases)
         self._feeding = Feeding(run, control, ())
         self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
         self._closed = False

@@ -49,7 +49,7 @@ class ClusterFeed(DataFeed):
         self._mapping = input_mapping
         self._unnamed = UnnamedFields(input_mapping or {})
         self._directory = Path(directory)
-        self._exchange: int | None = None  # of the current batch
+        self._inference: int | None = None  # of the current batch
         self._runs: deque[list[int]] = deque()  # exchange and number of unanswered rows, in order
         self._answer_files = 0
         self._reported_at = 0.0
@@ -71,9 +71,9 @@ class ClusterFeed(DataFeed):
                 self._channel.send(ChunkReleased(item.path))
 
     def _check_mode(self, chunk: Chunk) -> None:
-        if self._train_mode and chunk.exchange is not None:
+        if self._train_mode and chunk.inference is not None:
             raise CollectiveCallError("rows of inference() need ctx.get_data_feed(train_mode=False)")
-        self._exchange = chunk.exchange
+        self._inference = chunk.inference
 
     def next_batch(self, batch_size: int) -> list[Any] | dict[str, Array]:
         """The next rows, as :meth:`DataFeed.next_batch` returns them.
@@ -92,17 +92,17 @@ class ClusterFeed(DataFeed):
 
     def _has_more(self, have_some: bool) -> bool:
         exhausted = self._batch is None or self._position == len(self._batch)
-        if exhausted and have_some and self._exchange is not None and not self._inbox.has_item(self._stream):
+        if exhausted and have_some and self._inference is not None and not self._inbox.has_item(self._stream):
             return False
         return self._available()
 
     def _note_taken(self, rows: int) -> None:
-        if self._exchange is None:
+        if self._inference is None:
             return
-        if self._runs and self._runs[-1][0] == self._exchange:
+        if self._runs and self._runs[-1][0] == self._inference:
             self._runs[-1][1] += rows
         else:
-            self._runs.append([self._exchange, rows])
+            self._runs.append([self._inference, rows])
 
     def _report_taken(self) -> None:
         """Tell the supervisor from time to time that rows are being read."""

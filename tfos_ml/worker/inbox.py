@@ -28,7 +28,7 @@ class Inbox:
         self._at_end = at_end
         self._changed = threading.Condition()
         self._closed: Exception | None = None
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._chunks: dict[str, deque[Chunk | messages.EndOfCall]] = defaultdict(deque)
         self._barriers: deque[messages.BarrierPassed] = deque()
         self._agreement: dict[str, messages.RowCounts] | None = None
@@ -46,7 +46,7 @@ class Inbox:
         try:
             for message in self._incoming:
                 with self._changed:
-                    self._heard = time.monotonic()
+                    self._received_at = time.monotonic()
                     self._sort(message)
                     self._changed.notify_all()
         except VersionMismatchError as error:
@@ -85,7 +85,7 @@ class Inbox:
             while not ready():
                 if self._closed is not None:
                     raise self._closed
-                left = None if timeout is None else max(waiting_since, self._heard) + timeout - time.monotonic()
+                left = None if timeout is None else max(waiting_since, self._received_at) + timeout - time.monotonic()
                 if left is not None and left <= 0:
                     raise FeedTimeoutError(
                         f"{what} did not come within feedTimeout={self._timeout:g} s; raise feedTimeout"

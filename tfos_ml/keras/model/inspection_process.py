@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tfos_ml.agent.child_process import child_environment
-from tfos_ml.agent.fork_client import Forking, start_process
+from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.extras import check_installed
 from tfos_ml.common.limits import INSPECTION_SECONDS
@@ -35,7 +35,9 @@ _described: OrderedDict[str, ModelDescription] = OrderedDict()
 """Descriptions by hash of the model; a documented cache of at most ``REMEMBERED``."""
 
 
-def describe_source(source: ModelSource, environment: Mapping[str, str], forking: Forking) -> ModelDescription:
+def describe_source(
+    source: ModelSource, environment: Mapping[str, str], fork_server: ForkServerRef
+) -> ModelDescription:
     """Describe a model as a fresh process sees it; each model is inspected once.
 
     Parameters
@@ -44,7 +46,7 @@ def describe_source(source: ModelSource, environment: Mapping[str, str], forking
         The model.
     environment : mapping of str to str
         The nodes' environment variables.
-    forking : Forking
+    fork_server : ForkServerRef
         The fork server to use.
 
     Raises
@@ -56,7 +58,7 @@ def describe_source(source: ModelSource, environment: Mapping[str, str], forking
     """
     key = hashlib.sha256(check_sendable(source) + json.dumps(sorted(environment.items())).encode()).hexdigest()
     if key not in _described:
-        _described[key], _ = _ask(source, (), FeedSchema(()), None, environment, forking)
+        _described[key], _ = _ask(source, (), FeedSchema(()), None, environment, fork_server)
     _described.move_to_end(key)
     while len(_described) > REMEMBERED:
         _described.popitem(last=False)
@@ -82,7 +84,7 @@ def adapt_source(
     schema: FeedSchema,
     rows: pa.Table,
     environment: Mapping[str, str],
-    forking: Forking,
+    fork_server: ForkServerRef,
 ) -> bytes:
     """State of preprocessing layers adapted on rows of the feature columns.
 
@@ -91,7 +93,7 @@ def adapt_source(
     ModelError
         If a layer cannot be adapted on these rows.
     """
-    _, adapted = _ask(source, tuple(layers), schema, rows, environment, forking)
+    _, adapted = _ask(source, tuple(layers), schema, rows, environment, fork_server)
     assert adapted is not None
     return adapted
 
@@ -102,7 +104,7 @@ def _ask(
     schema: FeedSchema,
     rows: pa.Table | None,
     environment: Mapping[str, str],
-    forking: Forking,
+    fork_server: ForkServerRef,
 ) -> tuple[ModelDescription, bytes | None]:
     check_installed("tensorflow", "KerasEstimator, which looks at the model before any job starts,")
     with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
@@ -111,7 +113,7 @@ def _ask(
         if rows is not None:
             with pa.OSFile(str(folder / inspection.ROWS), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
                 writer.write_table(rows)
-        _run(folder, environment, forking)
+        _run(folder, environment, fork_server)
         response = json.loads((folder / inspection.RESPONSE).read_text())
         if "error" in response:
             raise ModelError(response["error"])
@@ -119,7 +121,7 @@ def _ask(
         return ModelDescription.from_json(response["description"]), adapted
 
 
-def _run(folder: Path, environment: Mapping[str, str], forking: Forking) -> None:
+def _run(folder: Path, environment: Mapping[str, str], fork_server: ForkServerRef) -> None:
     variables = child_environment(NO_MARKER, os.cpu_count() or 1, environment)
     variables |= {
         "CUDA_VISIBLE_DEVICES": "",  # inspecting the model does not need the driver's GPUs
@@ -127,7 +129,7 @@ def _run(folder: Path, environment: Mapping[str, str], forking: Forking) -> None
         USES_KERAS: "1",
     }
     with open(folder / OUTPUT, "w+b") as output, open(os.devnull, "rb") as nothing:
-        process = start_process(inspection.__name__, [str(folder)], variables, nothing, output, forking, "look")
+        process = start_process(inspection.__name__, [str(folder)], variables, nothing, output, fork_server, "look")
         try:
             code = process.wait(INSPECTION_SECONDS)
         except subprocess.TimeoutExpired:
