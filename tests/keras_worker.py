@@ -250,12 +250,17 @@ def worker_context(data, rank, size, shuffle, directory):
         served.append(prepare(model, inputs, "exported"))
         return "" if rank else getattr(served[0], "reason", "")
 
-    return SimpleNamespace(
+    node = SimpleNamespace(
         schema=schema,
         settings=NodeSettings(shuffle=shuffle, seed=11, validates=bool(validates.any())),
         row_store=stores.__getitem__,
-        coming_rows=lambda: None,
         shuffle_notice=lambda: "",
+        log_upload=LogUpload(str(directory.disk), None),
+        prepare_export=prepare_export,
+        note_position=lambda position, is_saved: None,
+    )
+    return SimpleNamespace(
+        _node=node,
         row_count=int((~validates).sum()),
         validation_row_count=int(validates.sum()),
         batch_size=data.get("batch", BATCH),
@@ -266,12 +271,8 @@ def worker_context(data, rank, size, shuffle, directory):
         logs=logs,
         report=lambda values, epoch: logs.append(values),
         summarize=lambda facts: [print(f"NOTICE {w}", flush=True) for w in facts["warnings"]],
-        log_upload=LogUpload(str(directory.disk), None),
-        export_checkpoint=lambda model, epoch: None,
-        prepare_export=prepare_export,
         served=served,
         log=logs.append,
-        note_position=lambda position, is_saved: None,
     )
 
 

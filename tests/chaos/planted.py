@@ -59,7 +59,7 @@ def _exit_of_0(ctx: Any) -> None:
     def exit_well(code: int) -> None:
         if not code:
             ctx.summarize({**outcome(ctx, RETURNED), "log_problem": ""})
-            ctx.close(None)
+            ctx._node.close(None)
             ctx._channel.send(Returned())
         leave(code)
 

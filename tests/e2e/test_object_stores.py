@@ -163,7 +163,7 @@ def test_train_functions_write_event_files_to_their_node(spark, store):
 
         with tf.summary.create_file_writer(ctx.log_dir).as_default():
             tf.summary.scalar("epoch_loss", 0.5, step=7)
-        print(ctx.settings, ctx.log_dir, ctx.checkpoint_dir)
+        print(ctx._node.settings, ctx.log_dir, ctx.checkpoint_dir)
         ctx.export_saved_model(keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)]))
 
     TFEstimator(trainFn=train, logDir="s3a://bucket/own/logs", modelDir="s3a://bucket/own/m", verbose=2).fit(

@@ -27,7 +27,7 @@ def trained(program, directory: Path, epochs, model_dir=None):
     data = {**make_data(), "epochs": epochs}
     ctx = worker_context(data, 0, 1, False, spool.SpoolDirectories(directory, directory))
     ctx.checkpoint_dir = model_dir and str(model_dir)
-    ctx.is_preempted = ctx.should_save = lambda: False
+    ctx.is_preempted = ctx._node.should_save = lambda: False
     task = KerasFit(
         ModelSource(function=make), describe(make()), PredictionSpec(), callbacks=data.get("callbacks", list)()
     )

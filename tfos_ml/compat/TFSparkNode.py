@@ -56,9 +56,9 @@ class TFNodeContext:
             node.task_index,
             node.cluster_spec,
             default_fs(node.default_fs),
-            node.settings.working_dir,
+            node._node.settings.working_dir,
             TFManager(node),
-            None if node.settings.release_port else _ReservedPort(node),
+            None if node._node.settings.release_port else _ReservedPort(node),
         )
         context._node = node
         return context

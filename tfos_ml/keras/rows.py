@@ -68,11 +68,11 @@ class TrainingData:
         self._model = model
         self._description = description
         self.class_weight = class_weight
-        self._schema = ctx.schema
-        self._pad_value = ctx.settings.pad_value
+        self._schema = ctx._node.schema
+        self._pad_value = ctx._node.settings.pad_value
         self.current_epoch = self.first_step = 0
         self._names_inputs = False
-        self.stores: dict[str, RowStore] = {name: ctx.row_store(name) for name in STREAMS}
+        self.stores: dict[str, RowStore] = {name: ctx._node.row_store(name) for name in STREAMS}
         self._shapes = self.stores["train"].shapes
         self._inputs = input_specs(model, self._schema, self._shapes)
         self._check_labels()
@@ -110,7 +110,7 @@ class TrainingData:
                 if rows["validation"]
                 else no_rows(self.stores["train"].total)
             )
-        if self._ctx.settings.validates and not rows["validation"]:
+        if self._ctx._node.settings.validates and not rows["validation"]:
             raise EmptyDataError(
                 f"no row of {rows['train']} is for validation. Raise validationSplit, mark rows in "
                 "validationIndicatorCol, or unset them"
@@ -176,7 +176,7 @@ class TrainingData:
     def dataset(self, stream: str, has_cardinality: bool = True) -> tf.data.Dataset:
         """One pass over the rows of a stream, in the order of ``current_epoch``: batches, each with its ``Step``."""
         train = stream == "train"
-        shuffled = train and self._ctx.settings.shuffle
+        shuffled = train and self._ctx._node.settings.shuffle
         if shuffled:
             self.stores[stream].check_room()
         spec = self.element_spec(train)
@@ -214,7 +214,7 @@ class TrainingData:
 
     def seed(self, stream: str) -> int | None:
         """The seed for the order of a stream's rows; None: the order of the DataFrame."""
-        return self._ctx.settings.seed if stream == "train" and self._ctx.settings.shuffle else None
+        return self._ctx._node.settings.seed if stream == "train" and self._ctx._node.settings.shuffle else None
 
     @property
     def padding_notice(self) -> str:
@@ -232,7 +232,7 @@ class TrainingData:
     @property
     def shuffle_notice(self) -> str:
         """A warning about the shuffle, if there is one."""
-        return self._ctx.shuffle_notice() if self._ctx.settings.shuffle else ""
+        return self._ctx._node.shuffle_notice() if self._ctx._node.settings.shuffle else ""
 
     def _padded(self, column: int, values: Array) -> Array:
         store = self.stores["train"]

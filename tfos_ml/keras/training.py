@@ -86,17 +86,17 @@ def train(task: KerasFit, ctx: NodeContext) -> None:
 @contextlib.contextmanager
 def workers_of(ctx: NodeContext) -> Iterator[WorkerGroup]:
     """The connected workers of a run."""
-    timeout, communication = ctx.settings.feed_timeout, ctx.settings.communication
+    timeout, communication = ctx._node.settings.feed_timeout, ctx._node.settings.communication
     group = WorkerGroup.start(
         ctx.worker_num,
-        ctx.worker_addresses,
+        ctx._node.worker_addresses,
         timeout,
         communication,
-        ctx.secret,
-        ctx.settings.encrypts,
-        ctx.settings.allows_plaintext,
+        ctx._node.secret,
+        ctx._node.settings.encrypts,
+        ctx._node.settings.allows_plaintext,
     )
-    ctx.coordinates.append("KerasEstimator")
+    ctx._node.coordinates.append("KerasEstimator")
     try:
         with group.errors_of_others():
             yield group
@@ -123,16 +123,16 @@ def _variables_of(model: Any, data: TrainingData, group: WorkerGroup, ctx: NodeC
 
 def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: list[str]) -> tuple[Any, TrainingData]:
     """The model with all its variables, and the rows of this worker; adds to `notices` of settings that it changes."""
-    keras.utils.set_random_seed(ctx.settings.seed % 2**32)
+    keras.utils.set_random_seed(ctx._node.settings.seed % 2**32)
     source = task.source
     if task.has_model_file:
-        source = replace(source, archive=Path(ctx.program_files["model"]))
+        source = replace(source, archive=Path(ctx._node.program_files["model"]))
     model = source.build_for_process()
     if task.adapted:
         adapt.load_assets(model, task.adapted)
     data = TrainingData(ctx, group, model, task.description, task.class_weight)
     name = task.initial_weights
-    initial_weights = None if name is None else (name, ctx.program_files["weights"])
+    initial_weights = None if name is None else (name, ctx._node.program_files["weights"])
     build(model, data, task.description.has_call, task.adapted, initial_weights)
     _settle_execution(model, group, notices)
     notices += filter(None, [data.padding_notice, privates.untried(keras.__version__) if group.size > 1 else None])
@@ -155,7 +155,7 @@ def _with_local_statistics(plan: ReductionPlan, model: Any) -> ReductionPlan:
 def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeContext) -> list[str]:
     """Prepare the export before the first step; returns a notice about a model that cannot be exported."""
     state = random_state()
-    reason = ctx.prepare_export(model, data.inputs)
+    reason = ctx._node.prepare_export(model, data.inputs)
     set_random_state(state)
     if not reason or not task.description.can_be_served:  # the driver has told the user
         return []
@@ -218,11 +218,11 @@ class _Training:
             raises_on_nan=not stops_on_nan,
             epoch_done=self._epoch_done,
             steps_done=self._store.save_within_epoch,
-            steps_between=self._ctx.settings.checkpoint_steps,
+            steps_between=self._ctx._node.settings.checkpoint_steps,
             wait_saved=self._store.wait,
             elapsed=0.0 if state is None else state.elapsed,
         )
-        tells = [TellPosition(epochs, self._ctx.note_position)] if self._ctx.is_chief else []
+        tells = [TellPosition(epochs, self._ctx._node.note_position)] if self._ctx.is_chief else []
         resume, has_cardinality = [], True
         if state is not None:
             resume = [Resume(self._variables, self._callbacks, state)]
@@ -318,7 +318,7 @@ class _Training:
         self._seconds.append(seconds)
         if self._ctx.is_chief:
             self._ctx.report(logs, epoch=epoch)
-            self._ctx.log_upload.run()
+            self._ctx._node.log_upload.run()
         self._store.save(epoch + 1, 0, stopped, 0.0)
 
     def _summarize(self) -> None:
@@ -350,13 +350,13 @@ def restored_epoch(callbacks: Sequence[keras.callbacks.Callback]) -> int | None:
 def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
     """Whether logs for TensorBoard are requested and no callback of the user writes them."""
     writes = any(isinstance(callback, keras.callbacks.TensorBoard) for callback in task.callbacks)
-    return bool(ctx.settings.tensorboard or ctx.settings.log_dir) and not writes
+    return bool(ctx._node.settings.tensorboard or ctx._node.settings.log_dir) and not writes
 
 
 def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> None:
     """Files beside the SavedModel: weights for another training, the meaning of the output, and the padding of rows."""
     with room_for("the model", path):
-        note_padding(path, padded_lengths(model, ctx.schema, ctx.row_store("train")))
+        note_padding(path, padded_lengths(model, ctx._node.schema, ctx._node.row_store("train")))
         weights = os.path.join(path, WEIGHTS_FILE)
         os.makedirs(os.path.dirname(weights), exist_ok=True)
         _save_weights(model, weights)

@@ -127,13 +127,13 @@ def _run(channel: Channel, at_the_end: contextlib.ExitStack) -> None:
     inbox = Inbox(messages, start.settings.feed_timeout, lambda: send_heartbeat(channel))
     inbox.start()
     context = NodeContext(start, channel, inbox)
-    if context.settings.release_port:
+    if context._node.settings.release_port:
         context.release_port()
-    at_the_end.callback(context.log_upload.run)
+    at_the_end.callback(context._node.log_upload.run)
     value, ending = _call(train_fn, args, context)
     at_the_end.close()
-    context.summarize({**outcome(context, ending), "log_problem": context.log_upload.problem})
-    context.close(value)
+    context.summarize({**outcome(context, ending), "log_problem": context._node.log_upload.problem})
+    context._node.close(value)
     channel.send(Returned())
 
 

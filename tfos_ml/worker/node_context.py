@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,23 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.data.order import batch_sizes
-from tfos_ml.data.spool import room_for
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
-from tfos_ml.protocol.pickling import pickle_value
-from tfos_ml.protocol.position import Position
 from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.dataset import make_dataset
 from tfos_ml.worker.inbox import Inbox
-from tfos_ml.worker.log_upload import LogUpload
-from tfos_ml.worker.model_exports import ModelExports
-from tfos_ml.worker.node_rows import NodeRows
+from tfos_ml.worker.node_internals import NodeInternals
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from tfos_ml.worker.cluster_resolver import SparkClusterResolver
-    from tfos_ml.worker.row_store import RowStore
 
 
 class NodeContext:
@@ -76,57 +69,44 @@ class NodeContext:
 
     __module__ = "tfos_ml"
 
-    # settings and schema, too, are public to tfos_ml itself.
-
     def __init__(self, start: messages.Start, channel: Channel, inbox: Inbox):
+        self._node = NodeInternals(start, channel, inbox)
+        settings = start.settings
         self.job_name = start.job_name
         self.task_index = start.task_index
         self.executor_id = start.rank
         self.cluster_spec = start.cluster_spec
         self.is_chief = start.is_chief
-        self.settings = start.settings
-        self.default_fs = self.settings.default_fs
-        self.working_dir = self.settings.working_dir
-        self.restart_count = self.settings.restart_count
-        self.batch_size = self.settings.batch_size
-        self.epochs = self.settings.epochs
+        self.default_fs = settings.default_fs
+        self.working_dir = settings.working_dir
+        self.restart_count = settings.restart_count
+        self.batch_size = settings.batch_size
+        self.epochs = settings.epochs
         self._label = start.label
         self._feed_labels = start.feed_labels
         self.num_workers = len(self._feed_labels)
         self.worker_num = self._feed_labels.index(self._label) if self._label in self._feed_labels else -1
         self.per_node_batch_size = max(1, self.batch_size // self.num_workers)
-        if self.settings.instances is not None:  # of TFParallel, which share nothing but their numbers
-            self.worker_num, self.num_workers = self.executor_id, self.settings.instances
-        self.checkpoint_dir = self.absolute_path(self.settings.model_dir) if self.settings.model_dir else None
+        if settings.instances is not None:  # of TFParallel, which share nothing but their numbers
+            self.worker_num, self.num_workers = self.executor_id, settings.instances
+        self.checkpoint_dir = self.absolute_path(settings.model_dir) if settings.model_dir else None
         self.log_dir = start.log_dir
         self.run_id = start.run_id
         self._directory = start.directory
-        self.program_files = start.files
-        self.schema = start.schema
         self._channel = channel
         self._inbox = inbox
-        self._rows = NodeRows(start, self.schema, self._inbox, channel)
-        self._feeds: dict[str, DataFeed] = {}
-        self._exports = ModelExports(start, self.schema, self._rows, channel)
-        # For tfos_ml itself: event files that are to be copied; what training rows are read with; where the nodes that
-        # get them are, by rank, and what only they know; and ways to work together that TensorFlow does not know of.
-        self.log_upload = LogUpload(self.log_dir, self.settings.log_store)
-        self.reads = ""
-        self.worker_addresses = [_address(label, start.cluster_spec) for label in self._feed_labels]
-        self.secret = bytes.fromhex(start.secret)
-        self.coordinates: list[str] = []
 
     # Rows
 
     @property
     def row_count(self) -> int:
         """Number of training rows of all nodes; waits until all rows have arrived."""
-        return sum(self._rows.counts("train").values())
+        return sum(self._node.rows.counts("train").values())
 
     @property
     def validation_row_count(self) -> int:
         """Number of validation rows of all nodes; waits until all rows have arrived."""
-        return sum(self._rows.counts("validation").values())
+        return sum(self._node.rows.counts("validation").values())
 
     def dataset(
         self,
@@ -192,17 +172,19 @@ class NodeContext:
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
         epochs = 1 if epochs is None else _positive("epochs", epochs)
-        shuffle = self.settings.shuffle if shuffle is None else shuffle
-        steps = self._rows.agreed_steps(batch_size, drop_remainder)
-        self.reads = "dataset"
-        store = self._rows.store("train")
+        shuffle = self._node.settings.shuffle if shuffle is None else shuffle
+        steps = self._node.rows.agreed_steps(batch_size, drop_remainder)
+        self._node.reads = "dataset"
+        store = self._node.rows.store("train")
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder)
         if shuffle:
             store.check_room()
-        notice = self._rows.shuffle_notice() if shuffle else ""
+        notice = self._node.rows.shuffle_notice() if shuffle else ""
         if notice:
             warnings.warn(notice, stacklevel=2)
-        return make_dataset(store, sizes, epochs, self.settings.seed if shuffle else None, self.settings.pad_value)
+        return make_dataset(
+            store, sizes, epochs, self._node.settings.seed if shuffle else None, self._node.settings.pad_value
+        )
 
     def validation_dataset(self, batch_size: int | None = None) -> tf.data.Dataset:
         """This node's validation rows, in order, as batches like those of :meth:`dataset`.
@@ -212,15 +194,15 @@ class NodeContext:
         ``MultiWorkerMirroredStrategy`` ends on all workers together.
         """
         batch_size = self.per_node_batch_size if batch_size is None else _positive("batch_size", batch_size)
-        store = self._rows.store("validation")
+        store = self._node.rows.store("validation")
         steps = -(-len(store) // batch_size)
         sizes = batch_sizes(len(store), batch_size, steps, drop_remainder=False)
-        tells_length = self._rows.have_same_steps("validation", batch_size)
-        return make_dataset(store, sizes, 1, None, self.settings.pad_value, tells_length)
+        tells_length = self._node.rows.have_same_steps("validation", batch_size)
+        return make_dataset(store, sizes, 1, None, self._node.settings.pad_value, tells_length)
 
     def steps_per_epoch(self, batch_size: int | None = None) -> int:
         """Number of batches in one epoch of :meth:`dataset`, which is the same on every worker."""
-        return self._rows.agreed_steps(batch_size or self.per_node_batch_size, drop_remainder=False)
+        return self._node.rows.agreed_steps(batch_size or self.per_node_batch_size, drop_remainder=False)
 
     def get_data_feed(
         self, train_mode: bool = True, qname_in: str = "input", input_mapping: Mapping[str, str] | None = None
@@ -248,50 +230,42 @@ class NodeContext:
         UnnamedFieldsWarning
             When rows are read, if ``input_mapping`` has to go by position.
         """
-        if self._rows.are_held:
+        if self._node.rows.are_held:
             raise errors.CollectiveCallError("ctx.get_data_feed() after ctx.dataset(): the rows are held for datasets")
-        if qname_in not in self._feeds:
-            self._rows.streamed = True
-            self.reads = "get_data_feed" if train_mode else self.reads
-            make = self._fit_feed if self.settings.queues is None else self._cluster_feed
-            self._feeds[qname_in] = make(train_mode, qname_in, input_mapping)
-        return self._feeds[qname_in]
+        if qname_in not in self._node.feeds:
+            self._node.rows.streamed = True
+            self._node.reads = "get_data_feed" if train_mode else self._node.reads
+            make = self._fit_feed if self._node.settings.queues is None else self._cluster_feed
+            self._node.feeds[qname_in] = make(train_mode, qname_in, input_mapping)
+        return self._node.feeds[qname_in]
 
     def _fit_feed(self, train_mode: bool, stream: str, mapping: Mapping[str, str] | None) -> DataFeed:
         if mapping is not None or stream != "input":
             raise errors.ParamError("qname_in and input_mapping are for TFCluster; estimators have inputMapping")
         epochs = self.epochs if train_mode else 1
         self._channel.send(messages.Reading("get_data_feed", keeps_rows=epochs > 1))
-        pad_value = self.settings.pad_value
-        return DataFeed(self._inbox, self._channel, self.schema, epochs, train_mode, self._directory, pad_value)
+        pad_value = self._node.settings.pad_value
+        return DataFeed(self._inbox, self._channel, self._node.schema, epochs, train_mode, self._directory, pad_value)
 
     def _cluster_feed(self, train_mode: bool, stream: str, mapping: Mapping[str, str] | None) -> DataFeed:
         from tfos_ml.worker.cluster_feed import ClusterFeed
 
-        queues = self.settings.queues or []
+        queues = self._node.settings.queues or []
         if stream not in queues:
             raise errors.ParamError(
                 f"qname_in must be one of the queues of TFCluster.run(), {queues}. Received: {stream!r}"
                 + ("" if queues else ". With InputMode.TENSORFLOW nothing is fed")
             )
         self._channel.send(messages.Reading("get_data_feed", keeps_rows=False))
-        pad_value = self.settings.pad_value
+        pad_value = self._node.settings.pad_value
         return ClusterFeed(self._inbox, self._channel, stream, mapping, train_mode, self._directory, pad_value)
 
     def files(self) -> list[str]:
         """With ``InputMode.TENSORFLOW``, this worker's share of the DataFrame's files."""
         if self.worker_num < 0:
             return []
-        self.reads = "files"
-        return self.settings.files[self.worker_num :: self.num_workers]
-
-    def row_store(self, stream: str) -> RowStore:
-        """All rows of this node of one stream, ``"train"`` or ``"validation"``; for tfos_ml itself."""
-        return self._rows.store(stream)
-
-    def shuffle_notice(self) -> str:
-        """A warning if ``shuffle=True`` does not permute all rows; for tfos_ml itself."""
-        return self._rows.shuffle_notice()
+        self._node.reads = "files"
+        return self._node.settings.files[self.worker_num :: self.num_workers]
 
     # The cluster
 
@@ -305,7 +279,7 @@ class NodeContext:
         """The Param ``communication`` as an argument for ``MultiWorkerMirroredStrategy``."""
         import tensorflow as tf
 
-        implementation = self.settings.communication.upper()
+        implementation = self._node.settings.communication.upper()
         return tf.distribute.experimental.CommunicationOptions(
             implementation=tf.distribute.experimental.CommunicationImplementation[implementation]
         )
@@ -350,11 +324,7 @@ class NodeContext:
         ``tfos_ml.errors.PreemptedError``: ``fit`` goes on elsewhere. Always False where it would not, without
         ``minClusterSize`` and ``maxRestarts``.
         """
-        return self._inbox.preempted and self.settings.ends_when_preempted
-
-    def should_save(self) -> bool:
-        """Whether an executor of the fit leaves, so that a checkpoint should be written; for tfos_ml itself."""
-        return self._inbox.preempted
+        return self._inbox.preempted and self._node.settings.ends_when_preempted
 
     def barrier(self, name: str) -> None:
         """Wait until the chief and all workers have called ``barrier`` with the same name.
@@ -366,8 +336,8 @@ class NodeContext:
         """
         if self._label not in self._feed_labels:
             raise errors.CollectiveCallError(f"ctx.barrier() is for {self._feed_labels}, not for {self._label}")
-        if not (self._rows.streamed or self._rows.are_held):
-            self._rows.keep()  # row counts are agreed on before the first barrier
+        if not (self._node.rows.streamed or self._node.rows.are_held):
+            self._node.rows.keep()  # row counts are agreed on before the first barrier
         self._channel.send(messages.BarrierReached(name))
         error = self._inbox.barrier()
         if error:
@@ -439,25 +409,7 @@ class NodeContext:
         Other nodes save only models with variables of a ``tf.distribute`` strategy, for which
         TensorFlow needs all workers, and delete the copy.
         """
-        return self._exports.export(model, signatures)
-
-    def prepare_export(self, model: Any, inputs: Mapping[str, Any]) -> str:
-        """The reason why the chief cannot export a model with these inputs; empty if it can. For tfos_ml itself."""
-        return self._exports.prepare(model, inputs)
-
-    def note_position(self, position: Position, is_saved: bool) -> None:
-        """Tell the driver how far the training, or a complete checkpoint, is; for tfos_ml itself, from any thread."""
-        self._channel.send(messages.Trained(position, is_saved))
-
-    def close(self, value: Any = None) -> None:
-        """Send the results of feeds and, if wanted, the return value of the train function; called by tfos_ml."""
-        for feed in self._feeds.values():
-            feed.close()
-        if self.settings.returns:
-            path = os.path.join(self._directory, "returned.pkl")
-            with room_for("what the train function returned", self._directory), open(path, "wb") as file:
-                file.write(pickle_value(value))
-            self._channel.send(messages.Results(path))
+        return self._node.exports.export(model, signatures)
 
     def absolute_path(self, path: str) -> str:
         """The absolute form of a path, the same on all nodes. Relative paths are on the default filesystem.
@@ -465,15 +417,10 @@ class NodeContext:
         They are relative to the user's home directory, on the local filesystem to the driver's working directory, and
         on an object store to the bucket. URIs do not change.
         """
-        return self.settings.absolute_path(path)
+        return self._node.settings.absolute_path(path)
 
 
 def _positive(name: str, value: Sequence[int] | int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise errors.ParamError(f"{name} must be a positive integer. Received: {value!r}")
     return value
-
-
-def _address(label: str, cluster_spec: dict[str, list[str]]) -> str:
-    job_name, _, index = label.partition(":")
-    return cluster_spec[job_name][int(index)]

@@ -16,7 +16,7 @@ _AROUND = ("tfos_ml/worker/main.py", "tfos_ml/compat/map_functions.py", "_sitebu
 
 def outcome(ctx: NodeContext, ending: str) -> dict[str, Any]:
     """Facts for the node's report; `ending` is ``RETURNED``, or the result of :func:`exit_line`."""
-    return {"ending": ending, "reads": ctx.reads, "coordinates": [*coordination(), *ctx.coordinates]}
+    return {"ending": ending, "reads": ctx._node.reads, "coordinates": [*coordination(), *ctx._node.coordinates]}
 
 
 def is_own_exit(error: SystemExit) -> bool:

@@ -89,8 +89,8 @@ class StateStore:
         if self.keeps_state:
             self._stack.enter_context(_terminations(self._terminated))
         if self.keeps_state and self._ctx.is_chief:
-            uri = self._ctx.settings.model_store or str(self._ctx.checkpoint_dir)
-            timeout = self._ctx.settings.feed_timeout
+            uri = self._ctx._node.settings.model_store or str(self._ctx.checkpoint_dir)
+            timeout = self._ctx._node.settings.feed_timeout
             checkpoints = Checkpoints(uri, self._ctx.run_id, self._tell_saved, timeout)
             self._checkpoints = self._stack.enter_context(checkpoints)
             self._states = CallbackStates(self._callbacks)
@@ -105,7 +105,7 @@ class StateStore:
             return Request.NOTHING
         if self._terminated or self._ctx.is_preempted():
             return Request.END
-        return Request.SAVE if self._ctx.should_save() else Request.NOTHING
+        return Request.SAVE if self._ctx._node.should_save() else Request.NOTHING
 
     @cached_property
     def _identity(self) -> str:
@@ -114,7 +114,7 @@ class StateStore:
     @cached_property
     def _fingerprint(self) -> str:
         """The fingerprint of all rows; all workers must ask for it together the first time."""
-        return all_fingerprint(self._data.stores, self._ctx.schema, self._group)
+        return all_fingerprint(self._data.stores, self._ctx._node.schema, self._group)
 
     def load(self) -> TrainingState | None:
         """The state to resume from, with its variables in the model; None if there is none."""
@@ -128,7 +128,7 @@ class StateStore:
         contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
         if not contents:
             if self._ctx.is_chief:
-                self._ctx.note_position(Position(0, 0, self._data.train.steps), is_saved=True)
+                self._ctx._node.note_position(Position(0, 0, self._data.train.steps), is_saved=True)
             return None
         state = TrainingState.from_files(contents)
         self._check(state)
@@ -186,7 +186,7 @@ class StateStore:
             )
 
     def _tell_saved(self, state: TrainingState) -> None:
-        self._ctx.note_position(Position(state.epoch, state.step, self._data.train.steps), is_saved=True)
+        self._ctx._node.note_position(Position(state.epoch, state.step, self._data.train.steps), is_saved=True)
 
     def save_within_epoch(self, epoch: int, step: int, seconds: float) -> None:
         """Save the state after some steps of an epoch, which has taken so many seconds."""
@@ -271,7 +271,7 @@ def _identity(parts: TrainingVariables, ctx: NodeContext) -> str:
     variables = [(tuple(v.shape), str(v.dtype)) for v in parts.shared]
     digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
     optimizer = type(parts.model.optimizer).__name__
-    order = f"seed {ctx.settings.seed}" if ctx.settings.shuffle else "not shuffled"
-    if ctx.settings.shuffle and (block := ctx.row_store("train").shuffle_block) is not None:
+    order = f"seed {ctx._node.settings.seed}" if ctx._node.settings.shuffle else "not shuffled"
+    if ctx._node.settings.shuffle and (block := ctx._node.row_store("train").shuffle_block) is not None:
         order += f", in blocks of {block} rows"
     return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
