@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -282,10 +283,13 @@ class Claim:
         virtual_time.sleep(world.draw.random())  # a process starts
         training = world.parts.training_of(member.task)
         self.child = child = Child(member, training)
-        guard = SimpleNamespace(guard=lambda **facts: self._guarded.update(facts))
+        guard = SimpleNamespace(guard=self._guard)
         directories: Any = SimpleNamespace(budget=0, disk="disk")
         parts: Any = (directories, Budget(), "payload", "logs", self.port, child, child, guard, None)
         return NodeResources(*parts)
+
+    def _guard(self, **facts: Any) -> None:
+        self._guarded.update(json.loads(json.dumps(facts, default=asdict)))  # as through the real one's pipe
 
     def stand(self, seconds: float) -> None:
         """Stop the supervisor."""

@@ -166,7 +166,7 @@ def _write_block(directories: Any, name: str, block: Any, rows: int) -> spool.Ch
     return spool.Chunk(path, rows, rows, False)
 
 
-def _task_info(context: Any, rank: int, control: dict[str, str]) -> spark_task.TaskInfo:
+def _task_info(context: Any, rank: int, control: Any) -> spark_task.TaskInfo:
     attempt, number = parts().task_info
     return spark_task.TaskInfo(rank, virtual_time.process().host, 1, {}, number, attempt)
 

@@ -11,7 +11,7 @@ from tfos_ml.agent.node_resources import ReservedPort
 from tfos_ml.agent.spark_task import check_driver
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import addresses, transport
-from tfos_ml.protocol.addresses import Endpoint
+from tfos_ml.protocol.addresses import ControlAddress, Endpoint
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Done, ReportGone
@@ -110,7 +110,7 @@ def test_the_driver_takes_the_next_port_while_one_is_taken_and_says_when_there_i
 
 def test_what_listens_on_all_addresses_is_reached_at_the_host():
     server = ControlServer(Endpoint("127.0.0.1", "0.0.0.0"), ONE)
-    client = ControlClient(**server.address)
+    client = ControlClient(server.address)
     try:
         assert server.location == f"grpc+tls://127.0.0.1:{server.port}"
         assert client.call(ReportGone(0, False)) == Done()
@@ -149,7 +149,7 @@ def test_reserved_ports_and_row_servers_share_a_range_without_a_clash():
 @pytest.mark.skipif(not HAS_IPV6, reason="no IPv6 here")
 def test_ipv6_from_the_server_to_the_call():
     server = ControlServer("::1", ONE)
-    client = ControlClient(**server.address)
+    client = ControlClient(server.address)
     try:
         assert server.location == f"grpc+tls://[::1]:{server.port}"
         assert addresses.address_towards(server.location) == "::1"
@@ -166,7 +166,7 @@ def test_ipv6_from_the_server_to_the_call():
 def test_a_driver_out_of_reach_is_an_error_that_names_the_settings(name):
     port = free_ports(1)
     with pytest.raises(NodeFailure) as caught:
-        check_driver({"location": f"grpc+tls://{name}:{port}", "token": ""})
+        check_driver(ControlAddress(f"grpc+tls://{name}:{port}", ""))
     found = find_failure(str(caught.value)).to_error()
     assert isinstance(found, errors.ClusterConfigError)
     assert f"spark.driver.host={name}" in str(found)

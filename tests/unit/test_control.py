@@ -14,6 +14,7 @@ from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.driver import nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import control_client
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportProgress
@@ -36,7 +37,7 @@ def connect(server):
     clients = []
 
     def connect(token=None):
-        clients.append(ControlClient(server.address["location"], token or server.address["token"]))
+        clients.append(ControlClient(ControlAddress(server.location, token or server.address.token)))
         return clients[-1]
 
     yield connect
@@ -84,7 +85,7 @@ def test_wait_gone_waits_for_every_node_that_was_heard_of(server, connect):
     ids=["do_action", "list_actions", "list_flights", "do_get", "get_flight_info"],
 )
 def test_no_call_is_answered_without_a_token(server, connect, call):
-    location = server.address["location"]
+    location = server.address.location
     for client in (
         flight.FlightClient(location, disable_server_verification=True),
         flight.FlightClient(location.replace("+tls", "")),
@@ -97,7 +98,7 @@ def test_no_call_is_answered_without_a_token(server, connect, call):
 def test_half_open_connections_do_not_disturb_others_nor_the_close(connect):
     server = ControlServer("127.0.0.1", make_template(8))
     strangers = [bare_socket(server) for _ in range(20)]
-    client = ControlClient(**server.address)
+    client = ControlClient(server.address)
     assert is_served(client)
     closer = threading.Thread(target=server.close)
     closer.start()
@@ -142,7 +143,7 @@ from tfos_ml.driver import nodes
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.cluster_template import make_template
 server = ControlServer("127.0.0.1", make_template(8))
-print(server.address["location"], server.address["token"], flush=True)
+print(server.address.location, server.address.token, flush=True)
 sys.stdin.read()
 """
 
@@ -153,7 +154,7 @@ def driver_process():
     command = [sys.executable, "-c", SERVER]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     location, token = process.stdout.readline().split()
-    yield process, {"location": location, "token": token}
+    yield process, ControlAddress(location, token)
     process.kill()
     process.communicate()
 
@@ -162,7 +163,7 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
     process, address = driver_process
     monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.5)
     monkeypatch.setattr(control_client, "REFUSED_SECONDS", 0.5)
-    link = ProgressLink(ControlClient(**address), 0, NodeProgress, period=0.01)
+    link = ProgressLink(ControlClient(address), 0, NodeProgress, period=0.01)
     link.start()
     assert wait_until(lambda: link.answer is not None, DEADLINE)
     process.send_signal(signal.SIGSTOP)
@@ -179,10 +180,11 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
 
 NODE = """
 import sys
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
 
-client, returned = ControlClient(*sys.argv[1:3]), sys.argv[3] == "returned"
+client, returned = ControlClient(ControlAddress(*sys.argv[1:3])), sys.argv[3] == "returned"
 print(client.call(ReportProgress(1, 1, NodeProgress(returned=returned), 0, [])).stop, flush=True)
 sys.stdin.read()
 """
@@ -199,7 +201,7 @@ def cluster_server():
 @contextlib.contextmanager
 def node(server, state="runs"):
     """A process that has reported once as worker 1."""
-    command = [sys.executable, "-c", NODE, server.address["location"], server.address["token"], state]
+    command = [sys.executable, "-c", NODE, server.address.location, server.address.token, state]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "False\n"

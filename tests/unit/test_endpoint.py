@@ -38,7 +38,7 @@ class Node:
         self.sent: list[Message] = []
         self.driver = driver or ControlServer("127.0.0.1", make_template(1), lambda: True)
         self.driver.feeds.open(1)
-        self._client = ControlClient(**self.driver.address)
+        self._client = ControlClient(self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
         self.inlet = RowReceiver(directories, send or self.send)
         self.claims = GrantClient(self._client, patience)

@@ -11,7 +11,7 @@ from tfos_ml.agent.spark_task import ApartTask, ConnectedTask, TaskInfo, all_rea
 from tfos_ml.driver import all_gather
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.errors import ClusterClosedError
-from tfos_ml.protocol.addresses import Endpoint
+from tfos_ml.protocol.addresses import ControlAddress, Endpoint
 from tfos_ml.protocol.cluster_template import make_template
 
 NODES = 3
@@ -56,7 +56,7 @@ def server():
 def nowhere():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return {"location": f"grpc+tls://127.0.0.1:{free.getsockname()[1]}", "token": ""}
+        return ControlAddress(f"grpc+tls://127.0.0.1:{free.getsockname()[1]}", "")
 
 
 def meet(stage, controls):

@@ -122,7 +122,7 @@ def connect():
     clients = []
 
     def connect(server):
-        clients.append(ControlClient(**server.address))
+        clients.append(ControlClient(server.address))
         return clients[-1]
 
     yield connect
@@ -140,7 +140,7 @@ def feed(nodes, server, partitions, attempts=4, epochs=1):
         for attempt in range(attempts):
             node = nodes[(partition + attempt) % len(nodes)]
             location = FeedNode(0, "127.0.0.1", node.endpoint.location, "worker:0")
-            order = FeedSpec(1, "input", (location,), {**server.address}, epochs, patience=DEADLINE)
+            order = FeedSpec(1, "input", (location,), server.address, epochs, patience=DEADLINE)
             try:
                 fed |= dict(feed_elements(order, partition, iter(elements)))
                 break
@@ -160,7 +160,7 @@ def two_nodes(serve, tmp_path):
     nodes = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        node = Node(tmp_path / name, driver=server, token=server.address["token"], patience=DEADLINE)
+        node = Node(tmp_path / name, driver=server, token=server.address.token, patience=DEADLINE)
         nodes.append(node)
     yield nodes, server
     for node in nodes:
@@ -236,7 +236,7 @@ class TestClaims:
 def test_every_report_is_taken_once_and_in_order(serve, fault):
     server = serve()
     server.plan("ReportProgress", fault, None, fault)
-    link = ProgressLink(ControlClient(**server.address), 0, lambda: NodeProgress(rows=1), period=0.01)
+    link = ProgressLink(ControlClient(server.address), 0, lambda: NodeProgress(rows=1), period=0.01)
     link.start()
     for i in range(100):
         link.report({"step": i})
@@ -258,7 +258,7 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     placement.report_failure("the first failure")
     assert server.nodes.failure() == "the first failure"
     assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
-    ClusterAddress(**server.address).request_stop()
+    ClusterAddress(server.address.location, server.address.token).request_stop()
     assert server.feeds.stop_requested
     client.call(ReportProgress(0, 1, NodeProgress(), 0, []))
     client.call_reliably(ReportGone(0, False), DEADLINE)
@@ -290,7 +290,7 @@ def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
 
 def deliver(server, rows, whole=True):
     descriptor = transport.command(SendResults(0))
-    with transport.connect(**server.address) as client:
+    with transport.connect(server.address.location, server.address.token) as client:
         options = flight.FlightCallOptions(timeout=DEADLINE)
         writer, reader = client.do_put(descriptor, rows[0].schema, options)
         with writer:

@@ -12,6 +12,7 @@ from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_state import UNFINISHED, NodeState, Phase, ProcessState
 from tfos_ml.common.limits import CULPRIT_SECONDS, FAILED_SECONDS
 from tfos_ml.protocol import messages as m
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_messages import Broken, Ending, ProgressAnswer
@@ -21,7 +22,7 @@ from tfos_ml.protocol.grace_periods import GracePeriod, GracePeriods
 JOIN, HEARTBEAT, LEASE = 10.0, 30.0, 20.0
 OWN = Failure(errors.TrainFnError, "the train function raised")
 COLLATERAL = Failure(errors.TrainFnError, "a collective broke", collateral=True)
-CONTROL = {"location": "grpc://127.0.0.1:1", "token": "t"}
+CONTROL = ControlAddress("grpc://127.0.0.1:1", "t")
 TIMEOUTS = GracePeriods(worker=3.0, server=1.0, evaluator=2.0)
 
 

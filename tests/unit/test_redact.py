@@ -8,6 +8,7 @@ from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import DestinationError, ModelError
 from tfos_ml.inference.publishing import check_destination, fetch
 from tfos_ml.keras.checkpoint.directory import check_model_dir
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 
@@ -71,7 +72,7 @@ def test_a_task_is_shown_without_its_secrets():
         environment={"A": "hunter2"},
         reservation_timeout=1.0,
         export_dir=URI,
-        control={"token": "hunter2"},
+        control=ControlAddress("grpc+tls://h:1", "hunter2"),
     )
     assert "hunter2" not in repr(task)
 

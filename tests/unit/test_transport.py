@@ -61,9 +61,9 @@ from pathlib import Path
 told = []
 driver = ControlServer("127.0.0.1", make_template(2), lambda: True)
 inlet = RowReceiver(spool.SpoolDirectories(None, Path(sys.argv[1])), lambda message: told.append(repr(message)))
-claims = GrantClient(ControlClient(**driver.address), 60)
-node = RowServer(inlet, "127.0.0.1", driver.address["token"], claims)
-print(json.dumps([driver.location, node.location, driver.address["token"]]), flush=True)
+claims = GrantClient(ControlClient(driver.address), 60)
+node = RowServer(inlet, "127.0.0.1", driver.address.token, claims)
+print(json.dumps([driver.location, node.location, driver.address.token]), flush=True)
 sys.stdin.read()
 nodes = driver.nodes
 state = [nodes.progress(), driver.all_gather.first(), nodes.take_reports(), nodes.failure(), nodes.results().rows]
@@ -407,7 +407,7 @@ def test_thousands_of_malformed_messages_are_refused_and_change_nothing(servers,
 
 
 def test_a_message_above_the_limit_is_refused_and_one_below_is_not(server):
-    client = ControlClient(**server.address)
+    client = ControlClient(server.address)
     try:
         with pytest.raises(pa.ArrowInvalid, match="the message has .* bytes, expected at most 8388608"):
             client.call(ReportFailure(0, "x" * transport.MAX_MESSAGE_BYTES))
@@ -423,8 +423,8 @@ def test_a_wrong_token_is_an_error_at_once_and_shown_nowhere(server, token, capf
     with transport.connect(server.location, token) as client, pytest.raises(flight.FlightUnavailableError) as refusal:
         list(client.do_action(flight.Action("GetOutcome", b"{}")))
     assert time.monotonic() - begin < 5
-    shown = f"{refusal.value} {capfd.readouterr()} {transport.make_credentials(server.address['token'])!r}"
-    assert server.address["token"] not in shown
+    shown = f"{refusal.value} {capfd.readouterr()} {transport.make_credentials(server.address.token)!r}"
+    assert server.address.token not in shown
     assert "PRIVATE KEY" not in shown
 
 

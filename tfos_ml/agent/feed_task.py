@@ -14,7 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -29,7 +29,7 @@ from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import plain
 from tfos_ml.data.arrow_to_rdd import to_elements
 from tfos_ml.data.fields import field_of
-from tfos_ml.protocol.addresses import address_towards
+from tfos_ml.protocol.addresses import ControlAddress, address_towards
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient
 from tfos_ml.protocol.control_messages import (
@@ -64,7 +64,7 @@ class FeedSpec:
     number: int  # which call of ``train`` or ``inference`` this is
     stream: str  # name of the queue
     nodes: tuple[FeedNode, ...]
-    control: dict[str, str] = field(repr=False)  # holds the run's token
+    control: ControlAddress
     epochs: int = 1  # how often the rows are read; 0: until the train function stops reading
     patience: float = LEASE_SECONDS  # seconds to wait for an answer of the driver
     feed_timeout: float = FEED_TIMEOUT  # seconds that rows may wait on a node without one being read
@@ -216,9 +216,9 @@ def _exchange(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch])
 
 def _assigned_node(spec: FeedSpec, partition: int) -> FeedNode:
     """The node to which the driver assigns a partition; after the end of the call any node, which refuses the rows."""
-    host = address_towards(spec.control["location"])
+    host = address_towards(spec.control.location)
     try:
-        with closing(ControlClient(**spec.control)) as client:
+        with closing(ControlClient(spec.control)) as client:
             rank = client.call_reliably(AssignPartition(spec.number, partition, host), spec.patience).rank
     except pa.ArrowException:  # without the driver no partition is granted, and the node reports that
         rank = None
@@ -227,7 +227,7 @@ def _assigned_node(spec: FeedSpec, partition: int) -> FeedNode:
 
 def _nearest(spec: FeedSpec, partition: int) -> FeedNode:
     """A node on the task's own host if there is one; successive calls take the nodes in turn."""
-    here = address_towards(spec.control["location"])
+    here = address_towards(spec.control.location)
     pool = [node for node in spec.nodes if node.host == here] or spec.nodes
     return pool[(spec.number + partition) % len(pool)]
 
@@ -250,7 +250,7 @@ class _NodeConnection:
         self.options = flight.FlightCallOptions()
 
     def __enter__(self) -> _NodeConnection:
-        self.client = connect(self._node.location, self._control["token"], _KEEPALIVE)
+        self.client = connect(self._node.location, self._control.token, _KEEPALIVE)
         return self
 
     def watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -283,7 +283,7 @@ class _NodeConnection:
 
     def _cluster_outcome(self) -> ClusterOutcome:
         """How the cluster has ended, as soon as the driver knows it."""
-        with closing(ControlClient(**self._control)) as client:
+        with closing(ControlClient(self._control)) as client:
             try:
                 return client.call_reliably(GetOutcome(self._node.rank), WHY_SECONDS)
             except pa.ArrowException:
@@ -295,7 +295,7 @@ class _NodeConnection:
         If not, or if nobody can tell, Spark may repeat the task: a partition is granted only once.
         """
         deadline = time.monotonic() + self._patience
-        with closing(ControlClient(**self._control)) as client, suppress(*NO_ANSWER):
+        with closing(ControlClient(self._control)) as client, suppress(*NO_ANSWER):
             while True:
                 answer = client.call_reliably(GetCommitted(*self._partition, claimant), self._patience)
                 if answer.rows is not None:

@@ -19,6 +19,7 @@ from tfos_ml.data.spool import room_in
 from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
 from tfos_ml.protocol import results
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_client import NO_ANSWER
 from tfos_ml.protocol.control_messages import SendResults
@@ -99,7 +100,7 @@ def _stage(exported: str, export_dir: str, member: NodeIdentity) -> None:
         raise DestinationError(f"exportDir={uri!r} cannot be written from {member.host}: {why}") from None
 
 
-def deliver(rows: Callable[[], Iterable[pa.RecordBatch]], rank: int, control: dict[str, str], patience: float) -> None:
+def deliver(rows: Callable[[], Iterable[pa.RecordBatch]], rank: int, control: ControlAddress, patience: float) -> None:
     """Send result rows to the driver, and retry until it has them; raises ``ArrowException`` if it is gone.
 
     `rows` is called for each attempt; `patience` is in seconds.
@@ -115,8 +116,8 @@ def deliver(rows: Callable[[], Iterable[pa.RecordBatch]], rank: int, control: di
             time.sleep(CALL_RETRY_SECONDS)
 
 
-def _send(rows: Iterable[pa.RecordBatch], rank: int, control: dict[str, str]) -> None:
-    with connect(control["location"], control["token"]) as client:
+def _send(rows: Iterable[pa.RecordBatch], rank: int, control: ControlAddress) -> None:
+    with connect(control.location, control.token) as client:
         writer, reader = client.do_put(command(SendResults(rank)), results.ARROW_SCHEMA)
         with writer:
             for batch in rows:

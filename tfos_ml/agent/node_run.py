@@ -102,7 +102,7 @@ class NodeRun:
         if self._task.control:
             self._resources.reaper.guard(control=self._task.control, rank=self._member.rank)
             period = period_for(self._task.template.size) / (STANDALONE_PING_FACTOR if self._standalone else 1)
-            client = ControlClient(**self._task.control)
+            client = ControlClient(self._task.control)
             self._link = ProgressLink(client, self._member.rank, self._progress, period, self._source.take_answer)
             self._link.start()
             self._output.connect(self._link)
@@ -193,7 +193,7 @@ class NodeRun:
             log_dir=self._resources.log_dir,
             settings=replace(self._task.settings, spool_memory=budget.size, host_nodes=budget.nodes),
             files={name: str(file.path()) for name, file in self._task.files.items()},
-            secret=node_secret(self._task.control["token"]).hex() if self._task.control else "",
+            secret=node_secret(self._task.control.token).hex() if self._task.control else "",
         )
 
     # RUN

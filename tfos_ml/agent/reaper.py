@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ class Reaper:
         if "pid" in facts:
             self._child = ProcessHandle.open(facts["pid"], facts.get("started"))
             facts["started"] = self._child and self._child.started
-        self._write(json.dumps(facts).encode() + b"\n")
+        self._write(json.dumps(facts, default=asdict).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
         deadline = time.monotonic() + REAP_SECONDS
@@ -167,11 +168,12 @@ def _clean_up(guarded: dict[str, Any], child: ProcessHandle | None) -> None:
 def _report_gone(guarded: dict[str, Any]) -> None:
     if not guarded.get("control"):
         return
+    from tfos_ml.protocol.addresses import ControlAddress
     from tfos_ml.protocol.control_client import ControlClient
     from tfos_ml.protocol.control_messages import ReportGone
 
     with contextlib.suppress(Exception):  # the driver may have ended, too
-        ControlClient(**guarded["control"]).call(ReportGone(guarded["rank"], succeeded=False))
+        ControlClient(ControlAddress(**guarded["control"])).call(ReportGone(guarded["rank"], succeeded=False))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ from tfos_ml.common.limits import (
     REPORT_SECONDS,
 )
 from tfos_ml.common.session_settings import PORT
-from tfos_ml.protocol.addresses import address_towards, unbracketed
+from tfos_ml.protocol.addresses import ControlAddress, address_towards, unbracketed
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Arrive, Enter, GatherRound, ReportFailure
 from tfos_ml.protocol.failure import Failure, NodeFailure
@@ -55,9 +55,9 @@ class TaskInfo:
     attempt: int = 0  # how often Spark has tried the task before in the same attempt of its stage
 
 
-def task_info_of(context: Any, rank: int, control: dict[str, str]) -> TaskInfo:
+def task_info_of(context: Any, rank: int, control: ControlAddress) -> TaskInfo:
     """What a task knows about itself. Its host is the address from which it reaches the control server."""
-    return _task_info(context, rank, address_towards(control["location"]))
+    return _task_info(context, rank, address_towards(control.location))
 
 
 def _task_info(context: Any, rank: int, host: str) -> TaskInfo:
@@ -121,13 +121,13 @@ class ConnectedTask(SparkTask):
     def __init__(
         self,
         info: TaskInfo,
-        control: dict[str, str],
+        control: ControlAddress,
         size: int,
         owner: int | None = None,
         patience: float = LEASE_SECONDS,
     ):
         super().__init__(info)
-        self._client = ControlClient(**control)
+        self._client = ControlClient(control)
         self._size, self._patience = size, patience
         self._owner = psutil.Process(owner) if owner is not None else None
         self._round, self._is_closed = 0, False
@@ -178,9 +178,9 @@ class PlainTask(ConnectedTask):
         return self._client.call_reliably(Enter(self.info.rank, self.info.task), self._patience).first
 
 
-def check_driver(control: dict[str, str]) -> None:
+def check_driver(control: ControlAddress) -> None:
     """Raise ``NodeFailure``, which names the settings, unless this host reaches the driver's control server."""
-    target = urlsplit(control["location"])
+    target = urlsplit(control.location)
     try:
         _connect(control, CALL_TIMEOUT)
     except OSError as error:
@@ -193,14 +193,14 @@ def check_driver(control: dict[str, str]) -> None:
         raise NodeFailure(Failure(errors.ClusterConfigError, message)) from None
 
 
-def all_reach_driver(control: dict[str, str], rank: int, size: int) -> bool:
+def all_reach_driver(control: ControlAddress, rank: int, size: int) -> bool:
     """Whether all tasks of a barrier stage reach the driver's control server: the driver decides, once for all.
 
     A task that does not reach it need not ask: the others then wait for it in vain.
     """
     try:
         _connect(control, CONNECT_SECONDS)
-        with closing(ControlClient(**control)) as client:
+        with closing(ControlClient(control)) as client:
             while (decision := client.call_reliably(Arrive(rank, size), FIRST_ANSWER_SECONDS).connected) is None:
                 time.sleep(GATHER_POLL_SECONDS)
     except (OSError, pa.ArrowException):
@@ -208,6 +208,6 @@ def all_reach_driver(control: dict[str, str], rank: int, size: int) -> bool:
     return decision
 
 
-def _connect(control: dict[str, str], timeout: float) -> None:
-    target = urlsplit(control["location"])
+def _connect(control: ControlAddress, timeout: float) -> None:
+    target = urlsplit(control.location)
     socket.create_connection((target.hostname, target.port or 0), timeout).close()

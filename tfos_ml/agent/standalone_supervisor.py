@@ -138,8 +138,8 @@ def lead(node: StandaloneNode, output: IO[bytes]) -> None:
     spark_task = PlainTask(node.info, control, task.template.size, node.owner, patience)
 
     def serve(receiver: RowReceiver) -> RowServer:
-        grants = GrantClient(ControlClient(**control), patience)
-        return RowServer(receiver, node_endpoint(node.info.host, task.node_ports), control["token"], grants)
+        grants = GrantClient(ControlClient(control), patience)
+        return RowServer(receiver, node_endpoint(node.info.host, task.node_ports), control.token, grants)
 
     def make_source(task: NodeTask, directories: SpoolDirectories, send: Send) -> RowSource:
         return RowReceiver(directories, send, serve) if node.is_fed else Feeder(task, directories, send)

@@ -17,7 +17,7 @@ from typing import Any
 from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.partitions import Feeds
-from tfos_ml.protocol.addresses import Endpoint
+from tfos_ml.protocol.addresses import ControlAddress, Endpoint
 from tfos_ml.protocol.cluster_template import ClusterTemplate
 from tfos_ml.protocol.transport import Service, TransportServer
 
@@ -34,7 +34,7 @@ class ControlServer(TransportServer):
         self.feeds = Feeds(self.nodes)
         services = [part.service() for part in (self.nodes, self.all_gather, self.feeds)]
         super().__init__(endpoint, token, *(_locked(self.nodes.changed, service) for service in services))
-        self.address = {"location": self.location, "token": token}  # how members of the run reach it
+        self.address = ControlAddress(self.location, token)
 
 
 def _locked(changed: Condition, service: Service) -> Service:

@@ -25,7 +25,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -68,6 +68,14 @@ class Endpoint:
             return self.bind
         low, high = min(self.ports), max(self.ports)
         return f"{bracketed(self.bind)}:{low}" + (f"-{high}" if high > low else "")
+
+
+@dataclass(frozen=True)
+class ControlAddress:
+    """Where members of a run reach the driver's control server, and the run's token."""
+
+    location: str
+    token: str = field(repr=False)
 
 
 def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpoint:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pyarrow.flight as flight
 
 from tfos_ml.common.limits import CALL_RETRY_SECONDS, CALL_TIMEOUT, REFUSED_SECONDS
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_messages import A, Request, answer_type
 from tfos_ml.protocol.transport import checked_credentials, connect
@@ -26,9 +27,9 @@ NO_ANSWER = (
 class ControlClient:
     """A node's client of the control server."""
 
-    def __init__(self, location: str, token: str):
-        self._client = connect(location, token, RECONNECT)
-        self._location = location
+    def __init__(self, address: ControlAddress):
+        self._client = connect(address.location, address.token, RECONNECT)
+        self._location = address.location
         self._options = flight.FlightCallOptions(timeout=CALL_TIMEOUT)
 
     @checked_credentials()

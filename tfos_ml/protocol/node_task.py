@@ -9,6 +9,7 @@ from tfos_ml.common.limits import FEED_TIMEOUT, HEARTBEAT_TIMEOUT
 from tfos_ml.common.session_settings import ANY_PORT, SHUFFLE_MEMORY
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.snapshot_layout import SnapshotRows
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate
 from tfos_ml.protocol.grace_periods import GracePeriods
@@ -80,7 +81,7 @@ class NodeTask:
     environment: dict[str, str] = field(repr=False)  # the user's nodeEnv
     reservation_timeout: float  # seconds within which all nodes must have started
     export_dir: str | None = field(repr=False)  # where the SavedModel is published; None: it comes with the results
-    control: dict[str, str] | None = field(repr=False)  # the control server's address and token, if there is one
+    control: ControlAddress | None  # None if the run is apart
     files: Mapping[str, Artifact] = field(default_factory=dict)  # that the program reads, by name
     snapshot: SnapshotRows | None = None  # that the nodes read; None: Spark feeds the rows
     is_connect_client: bool = False  # whether nodes may well not reach the control server, as that of a Connect client

@@ -12,6 +12,7 @@ from tfos_ml.common.limits import CLEANUP_SECONDS, POLL_SECONDS, STOP_STREAM_SEC
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.progress import WaitNotice
 from tfos_ml.driver.run import Run
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Ending, RequestStop
 from tfos_ml.protocol.grace_periods import GracePeriod
@@ -31,7 +32,7 @@ class ClusterAddress:
 
     def request_stop(self) -> None:
         """Ask the driver to end the stream that feeds it; raises ``pyarrow.lib.ArrowException`` if it is not there."""
-        client = ControlClient(self.location, self.token)
+        client = ControlClient(ControlAddress(self.location, self.token))
         try:
             client.call_reliably(RequestStop(), STOP_STREAM_SECONDS)
         finally:

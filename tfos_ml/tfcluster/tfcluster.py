@@ -271,7 +271,7 @@ class TFCluster:
     @property
     def address(self) -> ClusterAddress:
         """Address for :meth:`ClusterAddress.request_stop` in another process. It holds a token; keep it secret."""
-        return ClusterAddress(**self.server.address)
+        return ClusterAddress(self.server.address.location, self.server.address.token)
 
     # Feeding
 
