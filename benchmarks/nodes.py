@@ -21,6 +21,7 @@ import psutil
 from tfos_ml.agent.progress_link import period_for
 from tfos_ml.agent.spark_task import ConnectedTask, TaskInfo
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Arrive, NodeProgress, ReportGone, ReportProgress
@@ -30,11 +31,11 @@ PATIENCE = 300.0  # for a call that is not answered
 INFO = "x" * 300  # as long as what a node tells about itself
 
 
-def node(control: dict[str, str], rank: int, size: int, met: Any, seconds: float) -> list[float]:
+def node(control: ControlAddress, rank: int, size: int, met: Any, seconds: float) -> list[float]:
     """One node: it arrives, meets the others, reports for so long, and leaves; returns the seconds of each report."""
-    client = ControlClient(**control)
+    client = ControlClient(control)
     task = ConnectedTask(TaskInfo(rank, "127.0.0.1", 1, {}), control, size, patience=PATIENCE)
-    while client.call_reliably(Arrive(rank, size), PATIENCE).connected is None:
+    while client.call_reliably(Arrive(rank, size), PATIENCE) is None:
         time.sleep(0.1)
     task.allGather(INFO)
     met.wait()
@@ -51,7 +52,7 @@ def node(control: dict[str, str], rank: int, size: int, met: Any, seconds: float
     return took
 
 
-def nodes(control: dict[str, str], ranks: range, size: int, met: Any, seconds: float, answers: Any) -> None:
+def nodes(control: ControlAddress, ranks: range, size: int, met: Any, seconds: float, answers: Any) -> None:
     """Some of the nodes, in this process; every node is a thread."""
     with ThreadPoolExecutor(len(ranks)) as threads:
         took = list(threads.map(lambda rank: node(control, rank, size, met, seconds), ranks))

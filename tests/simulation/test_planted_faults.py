@@ -143,7 +143,7 @@ def a_round_is_forgotten_when_it_is_complete(patch):
 
     def forgetful(self, call):
         answer = gather(self, call)
-        if answer.messages is not None:
+        if answer is not None:
             self._rounds.pop(call.round, None)
         return answer
 

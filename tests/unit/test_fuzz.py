@@ -142,7 +142,7 @@ def frames(content):
 @format_of(encode(PROGRESS), raises=pa.ArrowInvalid)
 def actions_of_a_server(content):
     server = object.__new__(TransportServer)
-    server._actions = {"ReportProgress": (ReportProgress, lambda call: control_messages.Done())}
+    server._actions = {"ReportProgress": (ReportProgress, lambda call: None)}
     server.do_action(None, SimpleNamespace(type="ReportProgress", body=content))
 
 

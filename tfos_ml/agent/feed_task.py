@@ -219,7 +219,7 @@ def _assigned_node(spec: FeedSpec, partition: int) -> FeedNode:
     host = address_towards(spec.control.location)
     try:
         with closing(ControlClient(spec.control)) as client:
-            rank = client.call_reliably(AssignPartition(spec.number, partition, host), spec.patience).rank
+            rank = client.call_reliably(AssignPartition(spec.number, partition, host), spec.patience)
     except pa.ArrowException:  # without the driver no partition is granted, and the node reports that
         rank = None
     return next((node for node in spec.nodes if node.rank == rank), spec.nodes[0])

@@ -129,7 +129,7 @@ class GrantClient:
         """
         deadline = time.monotonic() + self._patience
         while True:
-            state = self._client.call_reliably(ClaimPartition(number, partition, claimant), self._patience).state
+            state = self._client.call_reliably(ClaimPartition(number, partition, claimant), self._patience)
             if state != PENDING:
                 return state == GRANTED
             if time.monotonic() > deadline:

@@ -145,16 +145,16 @@ class ConnectedTask(SparkTask):
     def _gather(self, message: str) -> list[str]:
         number, self._round = self._round, self._round + 1
         request = GatherRound(self.info.rank, number, self._size)
-        answer = self._client.call_reliably(structs.replace(request, message=message), self._patience)
+        messages = self._client.call_reliably(structs.replace(request, message=message), self._patience)
         longest = max(GATHER_POLL_SECONDS, period_for(self._size) / 5)
         pause = longest / 8  # nodes of a small run are seldom far apart
-        while answer.messages is None:
+        while messages is None:
             if self._is_closed:
                 raise errors.ClusterClosedError("the node has left the run")
             time.sleep(pause)
             pause = min(2 * pause, longest)
-            answer = self._client.call_reliably(request, self._patience)
-        return answer.messages
+            messages = self._client.call_reliably(request, self._patience)
+        return messages
 
     def is_orphan(self) -> bool:
         return self._owner is not None and not self._owner.is_running()
@@ -175,7 +175,7 @@ class PlainTask(ConnectedTask):
 
     def is_first(self) -> bool:
         """See :class:`SparkTask`. Only the driver knows, since Spark renumbers tasks in each attempt of a stage."""
-        return self._client.call_reliably(Enter(self.info.rank, self.info.task), self._patience).first
+        return self._client.call_reliably(Enter(self.info.rank, self.info.task), self._patience)
 
 
 def check_driver(control: ControlAddress) -> None:
@@ -201,7 +201,7 @@ def all_reach_driver(control: ControlAddress, rank: int, size: int) -> bool:
     try:
         _connect(control, CONNECT_SECONDS)
         with closing(ControlClient(control)) as client:
-            while (decision := client.call_reliably(Arrive(rank, size), FIRST_ANSWER_SECONDS).connected) is None:
+            while (decision := client.call_reliably(Arrive(rank, size), FIRST_ANSWER_SECONDS)) is None:
                 time.sleep(GATHER_POLL_SECONDS)
     except (OSError, pa.ArrowException):
         return False

@@ -6,7 +6,7 @@ import time
 from threading import Condition
 
 from tfos_ml.common.limits import ARRIVE_SECONDS, HANDSHAKE_SECONDS
-from tfos_ml.protocol.control_messages import Arrival, Arrive, Enter, Entered, Gathered, GatherRound
+from tfos_ml.protocol.control_messages import Arrive, Enter, GatherRound
 from tfos_ml.protocol.transport import Service
 
 
@@ -27,7 +27,7 @@ class AllGather:
     def service(self) -> Service:
         return Service({Arrive: self._arrive, Enter: self._enter, GatherRound: self._gather})
 
-    def _arrive(self, call: Arrive) -> Arrival:
+    def _arrive(self, call: Arrive) -> bool | None:
         now = time.monotonic()
         if self._deadline is None:
             self._deadline = now + ARRIVE_SECONDS + call.size * HANDSHAKE_SECONDS
@@ -36,22 +36,22 @@ class AllGather:
             self._is_connected = True
         elif self._is_connected is None and now > self._deadline:
             self._is_connected = False
-        return Arrival(self._is_connected)
+        return self._is_connected
 
-    def _enter(self, call: Enter) -> Entered:
-        return Entered(self._entered.setdefault(call.rank, call.task) == call.task)
+    def _enter(self, call: Enter) -> bool:
+        return self._entered.setdefault(call.rank, call.task) == call.task
 
-    def _gather(self, call: GatherRound) -> Gathered:
+    def _gather(self, call: GatherRound) -> list[str] | None:
         if call.round not in self._rounds and 0 <= call.round < max(self._rounds, default=0):
-            return Gathered(None)  # a late repetition of a call that all nodes have completed
+            return None  # a late repetition of a call that all nodes have completed
         messages = self._rounds.setdefault(call.round, {})
         if call.message is not None:
             messages[call.rank] = call.message
         if len(messages) < call.size:
-            return Gathered(None)
+            return None
         for past in [n for n in self._rounds if 0 < n < call.round]:  # nodes in this round have had their answers
             del self._rounds[past]
-        return Gathered([messages[rank] for rank in sorted(messages)])
+        return [messages[rank] for rank in sorted(messages)]
 
     def first(self) -> dict[int, str]:
         """What each node that has joined the first round has told about itself, by rank."""

@@ -97,11 +97,10 @@ class Nodes:
             self.is_stopping(), counts, self.ending, self._news(call.progress.last_announcement), self._preempted
         )
 
-    def _take_failure(self, call: messages.ReportFailure) -> messages.Done:
+    def _take_failure(self, call: messages.ReportFailure) -> None:
         self._failure = self._failure or call.error
-        return messages.Done()
 
-    def _take_gone(self, call: messages.ReportGone) -> messages.Done:
+    def _take_gone(self, call: messages.ReportGone) -> None:
         self._present.discard(call.rank)
         self._progress.setdefault(call.rank, messages.NodeProgress())  # its lease need not begin
         self._gone.add(call.rank)
@@ -110,7 +109,6 @@ class Nodes:
         elif not call.succeeded:
             self._died.add(call.rank)
             self._liveness.record(call.rank, None)
-        return messages.Done()
 
     def _outcome(self, call: messages.GetOutcome) -> messages.ClusterOutcome:
         self.changed.wait_for(lambda: self._failure or call.rank in self._results, OUTCOME_SECONDS)

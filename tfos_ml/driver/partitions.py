@@ -181,25 +181,21 @@ class Feeds:
             }
         )
 
-    def _assign(self, call: messages.AssignPartition) -> messages.PartitionAssignment:
-        return messages.PartitionAssignment(
-            self._partitions.assign(call.number, call.partition, call.host, self._nodes.stopped_reading())
-        )
+    def _assign(self, call: messages.AssignPartition) -> int | None:
+        return self._partitions.assign(call.number, call.partition, call.host, self._nodes.stopped_reading())
 
-    def _claim(self, call: messages.ClaimPartition) -> messages.ClaimState:
+    def _claim(self, call: messages.ClaimPartition) -> str:
         def state() -> str:
             return self._partitions.claim(call.number, call.partition, call.claimant)
 
         self._changed.wait_for(lambda: state() != PENDING, OUTCOME_SECONDS)
-        return messages.ClaimState(state())
+        return state()
 
-    def _commit(self, call: messages.CommitPartition) -> messages.Done:
+    def _commit(self, call: messages.CommitPartition) -> None:
         self._partitions.commit(call.number, call.partition, call.claimant, call.rows)
-        return messages.Done()
 
-    def _release(self, call: messages.ReleasePartition) -> messages.Done:
+    def _release(self, call: messages.ReleasePartition) -> None:
         self._partitions.release(call.number, call.partition, call.claimant)
-        return messages.Done()
 
     def _get_committed(self, call: messages.GetCommitted) -> messages.Committed:
         def state() -> tuple[int | None, bool]:
@@ -208,9 +204,8 @@ class Feeds:
         self._changed.wait_for(lambda: self._nodes.is_stopping() or not state()[1], OUTCOME_SECONDS)
         return messages.Committed(*state(), self._nodes.is_stopping())
 
-    def _request_stop(self, call: messages.RequestStop) -> messages.Done:
+    def _request_stop(self, call: messages.RequestStop) -> None:
         self.stop_requested = True
-        return messages.Done()
 
     def open(self, number: int, hosts: Mapping[int, str] | None = None) -> None:
         """From now on grant the partitions of this call of ``train``, and assign them to nodes on these hosts."""

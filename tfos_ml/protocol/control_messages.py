@@ -1,6 +1,6 @@
-"""The calls between members of a run, mostly to the driver, and their answers; a struct for each.
+"""The calls between members of a run, mostly to the driver, and their answers.
 
-A request class names the class of its answer, ``Request[Answer]``. Every request may come twice, or after a later one,
+A request class names the type of its answer, ``Request[Answer]``. Every request may come twice, or after a later one,
 because callers repeat requests without an answer.
 """
 
@@ -22,13 +22,9 @@ class Request(Struct, Generic[A], frozen=True):
 
 
 def answer_type(request: type[Request[A]]) -> type[A]:
-    """The class of the answer to a request class."""
+    """The type of the answer to a request class."""
     answer: type[A] = get_args(request.__orig_bases__[-1])[0]  # type: ignore[attr-defined]
     return answer
-
-
-class Done(Struct, frozen=True):
-    """It has taken effect."""
 
 
 # The state of nodes
@@ -112,14 +108,14 @@ class ReportProgress(Request[ProgressAnswer], frozen=True):
     reports: list[Any]  # metrics, and lines of output (``{"line": ...}``)
 
 
-class ReportFailure(Request[Done], frozen=True):
+class ReportFailure(Request[None], frozen=True):
     """A node has failed; `error` is text that holds an encoded ``Failure``."""
 
     rank: int
     error: str
 
 
-class ReportGone(Request[Done], frozen=True):
+class ReportGone(Request[None], frozen=True):
     """A node has no processes and no files any more."""
 
     rank: int
@@ -148,40 +144,25 @@ class SendResults(Struct, frozen=True):
 # How nodes gather
 
 
-class Entered(Struct, frozen=True):
-    """Whether a task is the first to start its node."""
-
-    first: bool
-
-
-class Enter(Request[Entered], frozen=True):
-    """A task starts a node; `task` is Spark's id of the task attempt."""
+class Enter(Request[bool], frozen=True):
+    """A task starts a node: is it the first? `task` is Spark's id of the task attempt."""
 
     rank: int
     task: int
 
 
-class Arrival(Struct, frozen=True):
-    """Whether the run is connected; None until that is decided."""
-
-    connected: bool | None
-
-
-class Arrive(Request[Arrival], frozen=True):
-    """A task of a barrier stage of so many tasks reaches the driver."""
+class Arrive(Request[bool | None], frozen=True):
+    """A task of a barrier stage of so many tasks reaches the driver: is the run connected? None: not decided."""
 
     rank: int
     size: int
 
 
-class Gathered(Struct, frozen=True):
-    """The messages of all nodes, by rank; None until all have sent theirs."""
+class GatherRound(Request[list[str] | None], frozen=True):
+    """A node's message in an exchange of all nodes; without one, it only asks for those of the others.
 
-    messages: list[str] | None
-
-
-class GatherRound(Request[Gathered], frozen=True):
-    """A node's message in an exchange of all nodes; without a message, it only asks for those of the others."""
+    The answer has the messages of all nodes, by rank; None until all have sent theirs.
+    """
 
     rank: int
     round: int
@@ -192,14 +173,8 @@ class GatherRound(Request[Gathered], frozen=True):
 # Which rows count
 
 
-class PartitionAssignment(Struct, frozen=True):
-    """Rank of the node that gets a partition; None if its call of ``train`` has ended."""
-
-    rank: int | None
-
-
-class AssignPartition(Request[PartitionAssignment], frozen=True):
-    """A feed task on `host` has rows of a partition of a call of ``train``."""
+class AssignPartition(Request[int | None], frozen=True):
+    """A feed task on `host` has rows of a partition: which node gets it? None: that call of ``train`` has ended."""
 
     number: int
     partition: int
@@ -207,12 +182,6 @@ class AssignPartition(Request[PartitionAssignment], frozen=True):
 
 
 GRANTED, TAKEN, PENDING = "granted", "taken", "pending"
-
-
-class ClaimState(Struct, frozen=True):
-    """``GRANTED``, ``TAKEN`` or ``PENDING``, as of :class:`tfos_ml.driver.partitions.Partitions`."""
-
-    state: str
 
 
 class FedPartition(Struct, frozen=True):
@@ -223,17 +192,17 @@ class FedPartition(Struct, frozen=True):
     claimant: str  # a unique name of the attempt
 
 
-class ClaimPartition(FedPartition, Request[ClaimState], frozen=True):
-    """One attempt of a feed task asks to deliver a partition."""
+class ClaimPartition(FedPartition, Request[str], frozen=True):
+    """One attempt of a feed task asks to deliver a partition. It is ``GRANTED``, ``TAKEN`` or ``PENDING``."""
 
 
-class CommitPartition(FedPartition, Request[Done], frozen=True):
+class CommitPartition(FedPartition, Request[None], frozen=True):
     """A node has given the rows of a granted partition to its train function."""
 
     rows: int
 
 
-class ReleasePartition(FedPartition, Request[Done], frozen=True):
+class ReleasePartition(FedPartition, Request[None], frozen=True):
     """An attempt will not deliver a partition, even if it is granted."""
 
 
@@ -264,5 +233,5 @@ class InferRows(Struct, frozen=True):
     feed_timeout: float
 
 
-class RequestStop(Request[Done], frozen=True):
+class RequestStop(Request[None], frozen=True):
     """Asks the driver to end the stream that feeds the cluster."""
