@@ -28,21 +28,11 @@ from tfos_ml import errors
 from tfos_ml.agent.row_source import WINDOW_BYTES, RowSource, Send
 from tfos_ml.common.limits import POLL_SECONDS, SPACE_POLL_SECONDS
 from tfos_ml.data import blocks, spool
+from tfos_ml.protocol import messages
 from tfos_ml.protocol.control_messages import ProgressAnswer
-from tfos_ml.protocol.messages import (
-    Answers,
-    ChunkReady,
-    ChunkReleased,
-    EndOfCall,
-    EndOfInput,
-    Message,
-    Reading,
-    RowCounts,
-    RowsRead,
-)
 from tfos_ml.protocol.transport import TransportServer
 
-FED_BY_TASKS = RowCounts(why="is fed by TFCluster, whose rows have no known end before shutdown")
+FED_BY_TASKS = messages.RowCounts(why="is fed by TFCluster, whose rows have no known end before shutdown")
 
 
 @dataclass
@@ -179,7 +169,7 @@ class RowReceiver(RowSource):
         self._outstanding[chunk.path] = _Announced(chunk.size, chunk.is_kept, feed_timeout)
         self.rows["train"] += chunk.rows
         self.size += chunk.size
-        self._send(ChunkReady(stream, chunk))
+        self._send(messages.ChunkReady(stream, chunk))
 
     # For the driver
 
@@ -200,7 +190,7 @@ class RowReceiver(RowSource):
         self._touch()
         if not self._is_read:
             self._unread_calls[number] = feed_timeout
-            self._send(EndOfCall(stream, number, epochs))
+            self._send(messages.EndOfCall(stream, number, epochs))
 
     def progress(self) -> dict[str, Any]:
         with self._changed:
@@ -240,30 +230,30 @@ class RowReceiver(RowSource):
     def _touch(self) -> None:
         self._touched = time.monotonic()
 
-    def handle_message(self, message: Message) -> bool:
+    def handle_message(self, message: messages.Message) -> bool:
         """See :class:`RowSource`; any message about rows proves that the process reads them."""
         with self._changed:
             match message:
-                case Reading():
+                case messages.Reading():
                     self._is_terminated = message.how == "terminated"
                     return True
-                case ChunkReleased():
+                case messages.ChunkReleased():
                     del self._outstanding[message.path]
                     Path(message.path).unlink()
                     self._changed.notify_all()
-                case RowsRead():
+                case messages.RowsRead():
                     if message.chunk is not None:
                         self._outstanding[message.chunk].is_read = True
                     if message.call is not None:
                         self._unread_calls.pop(message.call, None)  # none are once no more rows are wanted
-                case Answers():
+                case messages.Answers():
                     self._send_back(message)
                 case _:
                     return False
             self._touch()
             return True
 
-    def _send_back(self, message: Answers) -> None:
+    def _send_back(self, message: messages.Answers) -> None:
         """Pass results to their calls."""
         answers = spool.read_chunk(message.path)
         batch = next(answers)
@@ -287,14 +277,14 @@ class RowReceiver(RowSource):
         if self._problem is not None:
             raise self._problem
 
-    def counts(self) -> RowCounts:
+    def counts(self) -> messages.RowCounts:
         """See :class:`RowSource`; there are no counts, only the reason."""
         return FED_BY_TASKS
 
     def finish(self) -> None:
         self.close()
         self._complete = True
-        self._send(EndOfInput())
+        self._send(messages.EndOfInput())
 
     def close(self) -> None:
         """See :class:`RowSource`; tells waiting feed tasks that no more rows are wanted."""

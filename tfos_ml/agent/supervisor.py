@@ -126,14 +126,7 @@ class Supervisor:
             self._check_first()
             resources = self._host.acquire()
             self._timeline.end("process")
-            run = NodeRun(
-                self._member,
-                self._spark_task,
-                resources,
-                self._output,
-                self._timeline,
-                self._standalone,
-            )
+            run = NodeRun(self._member, self._spark_task, resources, self._output, self._timeline, self._standalone)
             self._run = run
             run.start()
             run.join()

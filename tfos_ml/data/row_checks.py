@@ -1,4 +1,4 @@
-"""Checks each Arrow batch of rows before it goes to a node's TensorFlow process."""
+"""Checks each Arrow batch of rows before it goes to a node's TensorFlow process: nulls, NaN, infinity, and labels."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import check_no_nulls, count_nulls, leaves, rows_with_nulls
-from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
-from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
-from tfos_ml.errors import LabelRangeError
+from tfos_ml.data.arrow import check_no_nulls, count_nulls, leaves, list_lengths, rows_with_nulls
+from tfos_ml.data.schema import VECTOR_FIELDS, Array, ColumnSpec, FeedSchema
+from tfos_ml.errors import LabelRangeError, NonFiniteValueError
 
 
 class RowChecks:
@@ -104,3 +103,54 @@ class LabelRange:
             f"Label column '{self._spec.column}' has {values}, but {constraint.tensor} and takes class indices from 0 "
             f"to {limit}. {units}."
         )
+
+
+def is_finite(array: pa.Array) -> bool:
+    """Whether a plain column, or one of vectors, has neither NaN nor infinity; nulls do not count.
+
+    Computes the sum of the values first, in one pass and without memory. Only if the sum is not finite, it examines the
+    values.
+    """
+    values = _values(array)
+    if values is None:
+        return True
+    if values.null_count:
+        values = values.drop_null()
+    numbers = values.to_numpy(zero_copy_only=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.add.reduce(numbers)) or np.isfinite(numbers).all())
+
+
+def _values(array: pa.Array) -> pa.Array | None:
+    """The floating-point numbers of a column, of all levels of nesting; None if it holds none."""
+    array = leaves(array)
+    if pa.types.is_struct(array.type) and [field.name for field in array.type] == VECTOR_FIELDS:
+        array = array.flatten()[-1].flatten()
+    return array if pa.types.is_floating(array.type) else None
+
+
+def rows_not_finite(array: pa.Array) -> Array:
+    """Places of the rows of a plain column that hold NaN or infinity, in order; shape ``(n,)``, int64."""
+    ends = []
+    while pa.types.is_list(array.type):
+        ends.append(np.cumsum(list_lengths(array)))
+        array = array.flatten()
+    if not pa.types.is_floating(array.type):
+        return np.zeros(0, dtype=np.int64)
+    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
+    places = np.flatnonzero(~np.isfinite(numbers))
+    for end in reversed(ends):
+        places = np.searchsorted(end, places, side="right")
+    return np.unique(places)
+
+
+def not_finite_error(array: pa.Array, column: str, rows: Array) -> NonFiniteValueError:
+    """The error for some rows of a plain column that hold NaN or infinity."""
+    numbers = leaves(array.take(pa.array(rows))).drop_null().to_numpy(zero_copy_only=False)
+    nans, infinite = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
+    kinds = " and ".join(f"{n} x {kind}" for n, kind in ((nans, "NaN"), (infinite, "infinity")) if n)
+    return NonFiniteValueError(
+        f"Column '{column}' has {kinds} in {len(rows)} of {len(array)} rows read together, and "
+        "handleInvalid='error' allows neither. Fill or drop them (df.na.fill, df.na.drop, pyspark.ml.feature.Imputer), "
+        "or set handleInvalid to 'skip' to leave such rows out, or to 'keep' if the model can handle them."
+    )

@@ -164,11 +164,7 @@ class Attempt:
     def _watch(self, run: Run, df: DataFrame, driver_program: bytes | None) -> SparkJob:
         """Run the job to its end. Nodes of a plain job first gather; only one cluster gathers at a time."""
         nodes = map_in_arrow(
-            df,
-            partial(run_node, run.task),
-            results.RESULT_SCHEMA,
-            barrier=self._task.barrier,
-            profile=self._profile,
+            df, partial(run_node, run.task), results.RESULT_SCHEMA, barrier=self._task.barrier, profile=self._profile
         )
         rows = nodes.toLocalIterator if is_connect(self._spark) else nodes.collect  # both run one job
 
@@ -298,8 +294,5 @@ class Attempt:
             [payload for _, payload in results.joined(together.rows, kind)] for kind in ("results", "example")
         )
         return RunResult(
-            [reports[rank] for rank in sorted(reports)],
-            answers,
-            together.model,
-            examples[0] if examples else None,
+            [reports[rank] for rank in sorted(reports)], answers, together.model, examples[0] if examples else None
         )

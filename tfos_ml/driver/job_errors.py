@@ -137,11 +137,7 @@ def run_job(
 
 
 def node_error(
-    error: BaseException,
-    spark: SparkSession,
-    nodes: Sequence[NodeRole],
-    hosts: Sequence[str],
-    reported: str | None,
+    error: BaseException, spark: SparkSession, nodes: Sequence[NodeRole], hosts: Sequence[str], reported: str | None
 ) -> BaseException:
     """The error for what Spark reports of a job whose tasks are `nodes`, in order, on `hosts`.
 

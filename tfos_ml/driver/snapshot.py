@@ -54,12 +54,7 @@ class WrittenSnapshot:
 
     def facts(self) -> dict[str, Any]:
         """The entry in the summary of a fitted model."""
-        return {
-            "rows": self.snapshot.rows,
-            "time": self.time,
-            "application": self.application,
-            "is_new": self.is_new,
-        }
+        return {"rows": self.snapshot.rows, "time": self.time, "application": self.application, "is_new": self.is_new}
 
     def notice(self, df: DataFrame) -> str:
         """A warning if the input files of a DataFrame have changed since its rows were written; else empty."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from tfos_ml.data.arrow import count_nulls, plain, rows_with_nulls, spec_of
 from tfos_ml.data.casting import TensorInfo, row_shape
-from tfos_ml.data.finite import is_finite, not_finite_error, rows_not_finite
+from tfos_ml.data.row_checks import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
 from tfos_ml.errors import ModelError, NullValueError, SignatureError
 from tfos_ml.excerpt import message_excerpt

@@ -29,16 +29,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tfos_ml.common.session_settings import (
-    ANY_PORT,
-    CLIENT_HOST,
-    MAX_PORT,
-    NODE_PORTS,
-    PORT,
-    Setting,
-    number,
-    ports,
-)
+from tfos_ml.common.session_settings import ANY_PORT, CLIENT_HOST, MAX_PORT, NODE_PORTS, PORT, Setting, number, ports
 from tfos_ml.common.sessions import is_local
 
 if TYPE_CHECKING:

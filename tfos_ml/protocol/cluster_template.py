@@ -77,10 +77,7 @@ class ClusterTemplate:
 
 
 def make_template(
-    cluster_size: int,
-    num_ps: int = 0,
-    master_node: str | None = None,
-    eval_node: bool = False,
+    cluster_size: int, num_ps: int = 0, master_node: str | None = None, eval_node: bool = False
 ) -> ClusterTemplate:
     """Deal out the roles of a cluster of so many nodes, all in all; without a `master_node` worker 0 is chief.
 

@@ -39,12 +39,7 @@ _CALLS_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 
 def export_saved_model(
-    model: Any,
-    path: str,
-    schema: FeedSchema,
-    shapes: Sequence[RowShape] | None,
-    signatures: Any,
-    signature_key: str,
+    model: Any, path: str, schema: FeedSchema, shapes: Sequence[RowShape] | None, signatures: Any, signature_key: str
 ) -> None:
     """Save `model` at `path`, a new directory, and beside it a description of its signature.
 

@@ -409,7 +409,7 @@ class NodeContext:
         Other nodes save only models with variables of a ``tf.distribute`` strategy, for which
         TensorFlow needs all workers, and delete the copy.
         """
-        return self._node.exports.export(model, signatures)
+        return self._node.export(model, signatures)
 
     def absolute_path(self, path: str) -> str:
         """The absolute form of a path, the same on all nodes. Relative paths are on the default filesystem.

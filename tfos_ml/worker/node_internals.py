@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,6 @@ from tfos_ml.protocol.position import Position
 from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.inbox import Inbox
 from tfos_ml.worker.log_upload import LogUpload
-from tfos_ml.worker.model_exports import ModelExports
 from tfos_ml.worker.node_rows import NodeRows
 from tfos_ml.worker.row_store import RowStore
 
@@ -24,12 +24,12 @@ class NodeInternals:
 
     def __init__(self, start: messages.Start, channel: Channel, inbox: Inbox):
         self._channel, self._inbox = channel, inbox
-        self._directory = start.directory
+        self._directory, self._is_chief = start.directory, start.is_chief
+        self._prepared: tuple[Any, Any] = (None, None)  # a model, and a Serving or Unserved
         self.settings = start.settings
         self.schema = start.schema
         self.program_files = start.files
         self.rows = NodeRows(start, start.schema, inbox, channel)
-        self.exports = ModelExports(start, start.schema, self.rows, channel)
         self.feeds: dict[str, DataFeed] = {}  # by queue
         self.log_upload = LogUpload(start.log_dir, start.settings.log_store)  # of event files that are to be copied
         self.worker_addresses = [_address(label, start.cluster_spec) for label in start.feed_labels]  # by rank
@@ -51,7 +51,39 @@ class NodeInternals:
 
     def prepare_export(self, model: Any, inputs: Mapping[str, Any]) -> str:
         """The reason why the chief cannot export a model with these inputs; empty if it can."""
-        return self.exports.prepare(model, inputs)
+        from tfos_ml.worker.export import prepare
+
+        if self._is_chief:
+            self._prepared = model, prepare(model, inputs, self.settings.signature_def_key)
+        return str(getattr(self._prepared[1], "reason", ""))
+
+    def export(self, model: Any, signatures: Any = None) -> str | None:
+        """Export the final model; returns its directory on the chief, else None."""
+        from tfos_ml.worker.export import is_distributed
+
+        if not self._is_chief and not is_distributed(model):
+            return None
+        path = self._write(model, signatures)
+        if not self._is_chief:
+            return None
+        self._channel.send(messages.Exported(path))
+        return path
+
+    def _write(self, model: Any, signatures: Any) -> str:
+        from tfos_ml.worker.compiled_losses import write_prediction_spec
+        from tfos_ml.worker.export import export_saved_model
+
+        path, key = os.path.join(self._directory, "saved_model"), self.settings.signature_def_key
+        shapes = self.row_store("train").shapes if self.rows.are_held else None
+        began = time.monotonic()
+        with room_for("the model", self._directory):
+            if signatures is None and self._prepared[0] is model:
+                self._prepared[1].write(path)
+            else:
+                export_saved_model(model, path, self.schema, shapes, signatures, key)
+                write_prediction_spec(path, model, key, signatures is not None)
+        self._channel.send(messages.Summary({"export_seconds": round(time.monotonic() - began, 3)}))
+        return path
 
     def note_position(self, position: Position, is_saved: bool) -> None:
         """Report to the driver how far the training, or a complete checkpoint, is; from any thread."""
