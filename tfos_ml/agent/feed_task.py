@@ -233,10 +233,7 @@ def _nearest(spec: FeedSpec, partition: int) -> FeedNode:
 
 
 class _NodeConnection:
-    """A connection to a node; if it breaks, the error says why the cluster has ended.
-
-    With `may_end`, a broken connection is no error if the train function has returned or the driver knows the failure.
-    """
+    """A connection to a node; if it breaks, the error says why the cluster has ended, unless the cluster `may_end`."""
 
     BROKEN = (pa.ArrowException, StopIteration, OSError)
 
@@ -290,10 +287,7 @@ class _NodeConnection:
                 return ClusterOutcome(None, [])
 
     def has_committed(self, claimant: str) -> bool:
-        """Whether the node has committed the partition of this attempt; waits while it still may.
-
-        If not, or if nobody can tell, Spark may repeat the task: a partition is granted only once.
-        """
+        """Whether the node has committed the partition of this attempt; waits while it still may."""
         deadline = time.monotonic() + self._patience
         with closing(ControlClient(self._control)) as client, suppress(*NO_ANSWER):
             while True:

@@ -40,10 +40,7 @@ class ReservedPort:
         self.number = 0
 
     def reserve(self, ports: range = ANY_PORT, setting: str = NODE_PORTS.name) -> None:
-        """Bind the first port that is free on all addresses of this host, as TensorFlow needs it.
-
-        If none is free, raises ``ClusterConfigError``, which names the `setting` that has the ports.
-        """
+        """Bind the first port that is free on all addresses of this host, or raise an error that names the setting."""
         is_dual = socket.has_dualstack_ipv6()
         self._socket = socket.socket(socket.AF_INET6 if is_dual else socket.AF_INET, socket.SOCK_STREAM)
         if is_dual:
@@ -141,10 +138,7 @@ class HostResources:
         return child_environment(marker, self._spark_task.info.cpus, {**gpus, **own, **task.environment})
 
     def _find_log_dir(self, scratch: str) -> str:
-        """The directory for event files: in `scratch`, which is deleted, unless they should outlive the node.
-
-        They should if ``logDir`` is a local path, or if the run starts TensorBoard and nothing uploads them.
-        """
+        """The directory for event files: in `scratch`, which is deleted, unless they should outlive the node."""
         settings = self._member.task.settings
         if settings.log_dir and settings.log_store is None:
             return settings.absolute_path(settings.log_dir)

@@ -101,10 +101,7 @@ def _stage(exported: str, export_dir: str, member: NodeIdentity) -> None:
 
 
 def deliver(rows: Callable[[], Iterable[pa.RecordBatch]], rank: int, control: ControlAddress, patience: float) -> None:
-    """Send result rows to the driver, and retry until it has them; raises ``ArrowException`` if it is gone.
-
-    `rows` is called for each attempt; `patience` is in seconds.
-    """
+    """Send result rows to the driver, and retry for `patience` seconds; raises ``ArrowException`` if it is gone."""
     deadline = time.monotonic() + patience
     while True:
         try:

@@ -58,10 +58,7 @@ class StandaloneMode:
 
 
 class NodeRun:
-    """A node from the start of its process to its result rows; `standalone` is for a node that outlives its task.
-
-    It passes whatever happens to its :class:`NodeState` as events, and carries out the effects.
-    """
+    """A node while its process runs: events go to its :class:`NodeState`, whose effects it carries out."""
 
     def __init__(
         self,
@@ -199,10 +196,7 @@ class NodeRun:
     # RUN
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Read all rows, then watch until the process and all active nodes have ended.
-
-        Raises ``NodeFailed`` if the node's state says so, and other errors of tfos_ml from what it uses.
-        """
+        """Read all rows, then watch until the process and all active nodes have ended; may raise ``NodeFailed``."""
         for idle in self._source.feed(batches):
             self._pump(idle)
             if self._is_returned and (self._source.rows["train"] or not self._task.schema.columns):

@@ -22,10 +22,7 @@ REPORT_BYTES = 1 << 20  # bytes of one call, far below the limit of a server
 
 
 class ProgressLink:
-    """Reports a node's progress to the driver from a thread, every `period` seconds; `on_answer` gets each answer.
-
-    Calls and reports are numbered. A report is repeated with every call until the driver answers.
-    """
+    """Reports a node's progress from a thread, every `period` seconds. Reports are repeated until they are answered."""
 
     def __init__(
         self,

@@ -84,10 +84,7 @@ class Reaper:
                 self._lost = not poller.poll(1000 * max(0.0, deadline - time.monotonic()))
 
     def finish(self, *, report: bool) -> bool:
-        """Make the reaper clean up now, and wait for it; with `report` it also reports that to the driver.
-
-        If the reaper was killed or stands still, this process cleans up, and False is returned.
-        """
+        """Make the reaper clean up now, and `report` that to the driver; False if this process had to clean up."""
         if not report:
             self.guard(control=None)
         os.close(self._pipe)

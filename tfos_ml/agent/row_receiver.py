@@ -56,10 +56,7 @@ class InferenceCall:
 
 
 class RowReceiver(RowSource):
-    """Passes rows from feed tasks to one node's TensorFlow process; see :class:`RowSource`.
-
-    `send` does not wait for the process; `serve` opens the server that feed tasks connect to.
-    """
+    """Passes rows from feed tasks, which connect to the server that `serve` opens, to one node's TensorFlow process."""
 
     example: bytes | None = None
 
@@ -101,10 +98,7 @@ class RowReceiver(RowSource):
     # For feed tasks
 
     def wait_for_room(self, feed_timeout: float) -> bool:
-        """Wait until there is space for more rows; False if the train function reads no more.
-
-        Raises ``FlightUnavailableError``, as if the server were closed already, if the node ends.
-        """
+        """Wait for room for more rows; False if no more are read, ``FlightUnavailableError`` if the node ends."""
         with self._changed:
             self._held_up.append(feed_timeout)
             while self._refusal is None and not self._is_stopping and self._used() >= WINDOW_BYTES:
@@ -118,10 +112,7 @@ class RowReceiver(RowSource):
         return sum(chunk.size for chunk in self._outstanding.values() if not chunk.is_kept)
 
     def store(self, message: pa.RecordBatch) -> spool.Chunk:
-        """Write a block to the spool, without announcing it.
-
-        Raises ``NoRoomError``, and makes the supervisor fail with it.
-        """
+        """Write a block to the spool, unannounced; without room the supervisor, too, fails with ``NoRoomError``."""
         rows, block = blocks.unpack(message)
         try:
             return spool.write_block(self._directories, f"block-{next(self._numbers):06d}", block, rows)
@@ -269,11 +260,7 @@ class RowReceiver(RowSource):
         Path(message.path).unlink()
 
     def check(self) -> None:
-        """See :class:`RowSource`.
-
-        Raises ``NoRoomError`` if there was no space for rows, and ``NodeLostError`` if the driver does not answer
-        whether rows count.
-        """
+        """Raise if there was no room for rows, or the driver does not answer whether rows count."""
         if self._problem is not None:
             raise self._problem
 

@@ -113,10 +113,7 @@ class RowServer(TransportServer):
 
 
 class GrantClient:
-    """A node's access to the driver's grants; for several threads.
-
-    Calls that get no answer are repeated for `patience` seconds.
-    """
+    """A node's access to the driver's grants, for several threads; repeats calls for `patience` seconds."""
 
     def __init__(self, client: ControlClient, patience: float):
         self._client = client

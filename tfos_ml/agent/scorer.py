@@ -93,10 +93,7 @@ class Scorer:
         self._disconnect()
 
     def score(self, columns: list[pa.Array]) -> pa.Array:
-        """Outputs for one Arrow batch; raises as :func:`tfos_ml.inference.udf.score_here`.
-
-        Also raises ``ModelError`` if the model ends the process twice.
-        """
+        """Outputs for one Arrow batch; raises as ``udf.score_here``, also if the model ends the process twice."""
         if self._scores_here:
             return _score_here(self._scoring, columns, self._server.threads)
         try:

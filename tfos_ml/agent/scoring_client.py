@@ -146,10 +146,7 @@ class ScoringProcessClient:
 
 
 class ScoringConnection:
-    """A connection to the server; a context manager.
-
-    Every method raises ``ConnectionError`` or ``TimeoutError`` if the server ends, or does not answer any more.
-    """
+    """A connection to the server; ``ConnectionError`` or ``TimeoutError`` if the server ends or is silent."""
 
     def __init__(self, connected: socket.socket, server: ScoringProcessClient):
         connected.settimeout(SCORER_ANSWER_SECONDS)

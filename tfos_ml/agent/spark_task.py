@@ -194,10 +194,7 @@ def check_driver(control: ControlAddress) -> None:
 
 
 def all_reach_driver(control: ControlAddress, rank: int, size: int) -> bool:
-    """Whether all tasks of a barrier stage reach the driver's control server: the driver decides, once for all.
-
-    A task that does not reach it need not ask: the others then wait for it in vain.
-    """
+    """Whether all tasks of a barrier stage reach the driver's control server: the driver decides, once for all."""
     try:
         _connect(control, CONNECT_SECONDS)
         with closing(ControlClient(control)) as client:

@@ -90,10 +90,7 @@ def _input_batches(task: NodeTask, batches: Iterable[pa.RecordBatch], rank: int)
 
 
 def supervise(node: Supervisor, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run a node from CLAIM to STOP. Takes rows, yields result rows.
-
-    Yields no rows if the node fails and the driver knows; raises ``NodeFailure`` if the driver cannot be reached.
-    """
+    """Run a node. Takes rows, yields result rows; none if it fails and the driver knows, else ``NodeFailure``."""
     succeeded = False
     try:
         yield from node.lead(batches)
@@ -164,10 +161,7 @@ class Supervisor:
         ).cut()
 
     def report_failure(self, error: NodeFailure) -> bool:
-        """Report a failure to the driver and kill the process; returns whether the task may end without an error.
-
-        Spark itself would report the failure late, or repeat the task.
-        """
+        """Report a failure to the driver and kill the process; returns whether the task may end without an error."""
         if self._host.child is not None:
             self._host.child.kill()  # first, because reporting may take long
         error_class = error.failure.error

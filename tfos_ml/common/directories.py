@@ -77,10 +77,7 @@ def find(kind: str, root: Path, label: str) -> list[Path]:
 
 
 def sweep(roots: Iterable[Path]) -> list[str]:
-    """Remove the directories in `roots` whose owner is dead, and return their paths.
-
-    It considers only directories of this user, and only names that :func:`create_owned` could have made here.
-    """
+    """Remove this user's directories in `roots`, made by :func:`create_owned`, whose owner is dead; their paths."""
     dead = [path for root in set(roots) for path in _subdirectories(root) if _is_abandoned(path)]
     for path in dead:
         shutil.rmtree(path, ignore_errors=True)

@@ -137,10 +137,7 @@ def request(uri: str, operation: Callable[[fs.FileSystem, str], T]) -> T:
 
 
 def write_and_delete(filesystem: fs.FileSystem, path: str) -> None:
-    """Write a file, and delete it and the directories made for it, unless others use them by now.
-
-    Raises what the filesystem raises.
-    """
+    """Write a file, and delete it and the directories made for it, unless others use them by now."""
     directory = path.rpartition("/")[0]
     missing = list(_missing(filesystem, directory))
     filesystem.create_dir(directory, recursive=True)

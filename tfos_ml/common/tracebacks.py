@@ -13,10 +13,7 @@ R = TypeVar("R")
 
 
 def concise(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a public method so that its typed errors show no frames below it.
-
-    The causes remain in ``__context__``. Other errors keep their whole traceback.
-    """
+    """Decorate a public method: its typed errors show no frames below it. Causes remain in ``__context__``."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

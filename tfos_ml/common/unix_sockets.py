@@ -24,10 +24,7 @@ _CONNECT = struct.pack("ll", int(LOCK_SECONDS), 0)  # a struct timeval: a server
 
 @contextlib.contextmanager
 def locked(directory: Path, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Lock the directory, made if needed, so that no other process starts or ends a server there.
-
-    Raises ``OSError`` if it is another user's, or locked for longer than `seconds`.
-    """
+    """Lock the directory, made if needed, against others that start or end a server there; may raise ``OSError``."""
     directory.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

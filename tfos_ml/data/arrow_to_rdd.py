@@ -76,10 +76,7 @@ def _nested_lists(arrays: pa.Array, shape: list[int] | None) -> pa.Array:
 
 
 def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
-    """The original elements of a batch, or of a slice of one.
-
-    With `lists`, lists of numbers stay lists; the default, arrays, is much faster.
-    """
+    """The original elements of a batch or a slice. With `lists`, lists of numbers stay lists, which is slower."""
     form = form_of(batch)
     array = batch.to_struct_array() if form[0] == "fields" else batch.column(0)
     return _decode(array, form, lists) if len(array) else []

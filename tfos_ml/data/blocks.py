@@ -40,10 +40,7 @@ def unpack(message: pa.RecordBatch) -> tuple[int, pa.Buffer]:
 
 
 def check(message: pa.RecordBatch | None) -> None:
-    """Refuse a message that :func:`pack` has not made, before the train function sees it.
-
-    Flight sends the text of the ``ArrowInvalid`` to the sender.
-    """
+    """Refuse a message that :func:`pack` has not made, with an ``ArrowInvalid``, whose text Flight sends back."""
     if message is None or message.schema != MESSAGE_SCHEMA or message.num_rows != 1:
         content = "no record batch" if message is None else f"{message.num_rows} rows of {message.schema.to_string()!r}"
         raise pa.ArrowInvalid(f"malformed block: expected one row of {MESSAGE_SCHEMA.to_string()!r}, got {content}")

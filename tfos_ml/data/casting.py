@@ -68,10 +68,7 @@ def row_shape(ndim: int, tensor: TensorInfo) -> tuple[int | None, ...] | None:
 
 
 def fit_to_tensor(values: Array, column: str, name: str, tensor: TensorInfo) -> Array:
-    """A batch of values of a column, cast and reshaped for input `name`; text is of dtype object.
-
-    Raises ``ShapeError`` if a value cannot be cast without loss or the shapes do not fit.
-    """
+    """A batch of a column, cast and reshaped for input `name`; ``ShapeError`` if values would change or do not fit."""
     is_text = values.dtype.kind in "OSU"
     if is_text != (tensor.dtype == "string"):
         what = "text" if is_text else str(values.dtype)

@@ -165,10 +165,7 @@ def disk_root() -> Path:
 
 
 def create(disk: Path | None = None, budget: int | None = None) -> SpoolDirectories:
-    """Create the directories of a new spool, owned by this process; ``NoRoomError`` if the disk allows none.
-
-    `budget` bounds the bytes in shared memory.
-    """
+    """Create the directories of a new spool, owned by this process; ``NoRoomError`` if the disk allows none."""
     on_disk = _create("spool", disk or disk_root(), "spark.local.dir")
     return SpoolDirectories(_create_in_memory(), on_disk, budget)
 
@@ -181,10 +178,7 @@ def _create_in_memory() -> Path | None:
 
 
 def create_scratch() -> str:
-    """Create a directory for temporary files of a node, owned by this process; raises as :func:`create`.
-
-    Its path is short, because sockets are created in it.
-    """
+    """Create a directory for temporary files of a node, owned by this process; its path is short, for sockets."""
     return str(_create("tmp", Path(tempfile.gettempdir()), "TMPDIR"))
 
 

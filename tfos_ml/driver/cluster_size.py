@@ -33,10 +33,7 @@ class ClusterSize:
         return self._min_tasks < self.max_tasks
 
     def next(self, lost: TfosMlError | None) -> int:
-        """The size of the next attempt; `lost` is how the one before has ended, None for the first.
-
-        Raises ``NotEnoughSlotsError`` if Spark has too few slots.
-        """
+        """The size of the next attempt, after one that was `lost`; ``NotEnoughSlotsError`` if slots are too few."""
         if not self.is_elastic:
             check_slots(self._spark, self.max_tasks, self._timeout, self._profile, after_loss=lost is not None)
         elif is_connect(self._spark):

@@ -133,10 +133,7 @@ class Nodes:
     # Their state
 
     def begin_leases(self, hosts: Mapping[int, str]) -> None:
-        """Begin the lease of each node, now that all have contacted the driver; `hosts` has the host of each rank.
-
-        A node may be lost before its first report arrives.
-        """
+        """Begin the leases of all nodes, once they have met, on `hosts` by rank: one may be lost before it reports."""
         with self.changed:
             if self._failure is not None:
                 return
@@ -180,10 +177,7 @@ class Nodes:
             return self._failure
 
     def expire_leases(self, lease: float, connected: Callable[[], set[int] | None]) -> None:
-        """Count a node as lost if it has been silent for its lease, or is gone without a word; call this often.
-
-        `connected` gives the ports that the driver has connections with, None if that is not known.
-        """
+        """Count nodes as lost that are silent for their lease, or gone; `connected`: ports of callers, if known."""
         with self.changed:
             limit = lease + LEASE_GRACE_SECONDS
             watched = (self._present | self._died) - self._results.keys()

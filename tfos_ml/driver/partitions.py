@@ -113,10 +113,7 @@ class Partitions:
         return PENDING if known.rows is None else TAKEN
 
     def commit(self, number: int, partition: int, claimant: str, rows: int) -> None:
-        """Record that a partition's rows have gone to the train function; repeating it changes nothing.
-
-        Raises ``ValueError`` if the partition is not granted to the claimant.
-        """
+        """Record that rows have gone to the train function; ``ValueError`` if they are not granted to the claimant."""
         call = self._calls.get(number)
         if call is None:
             return

@@ -74,10 +74,7 @@ def _functions() -> tuple[Callable[..., str], Callable[..., Iterator[Any]]]:
 
 
 def check_executors(spark: SparkSession, tasks: int) -> None:
-    """Raise ``ClusterConfigError`` if the executors' Python lacks a package, as far as that is known in time.
-
-    If executors are separate processes, a job of `tasks` tasks checks them; on Spark Connect nothing is checked.
-    """
+    """Raise ``ClusterConfigError`` if the executors' Python lacks a package; not checked on Spark Connect."""
     if is_connect(spark):
         return
     context = spark.sparkContext

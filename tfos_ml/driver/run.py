@@ -91,10 +91,7 @@ class Run:
                 yield
 
     def check(self, job: SparkJob | None = None, end_seconds: float = TASKS_END_SECONDS) -> None:
-        """Raise the first failure that a node has reported, or ``NodeLostError`` for a node silent for its lease.
-
-        A `job` first gets `end_seconds` to end by itself, since Spark prints errors of tasks that it kills.
-        """
+        """Raise the first failure of a node, also if its lease has expired; a `job` first gets `end_seconds`."""
         nodes = self.control.nodes
         failure = find_failure(nodes.failure() or "")
         if failure is None:

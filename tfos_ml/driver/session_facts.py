@@ -39,10 +39,7 @@ class SessionFacts:
 
     @classmethod
     def of(cls, spark: SparkSession, takes_port_variables: bool = False) -> SessionFacts:
-        """Read a session; raises ``ClusterConfigError`` if a setting of tfos_ml is wrong.
-
-        With `takes_port_variables`, variables of TensorFlowOnSpark replace missing settings of ports.
-        """
+        """Read a session; raises ``ClusterConfigError``. `takes_port_variables`: TensorFlowOnSpark's count, too."""
         is_far = is_connect(spark)
         return cls(
             is_local=is_local(spark) and not is_far,

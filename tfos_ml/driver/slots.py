@@ -37,10 +37,7 @@ class Slots:
         return any(fit._held for fit in list(_fits) if fit is not self)
 
     def update(self, held: bool, have_met: bool = False) -> None:
-        """Record whether tasks of the fit run now.
-
-        If none has run for too long, raises ``NodeLostError`` if nodes `have_met`, else ``ReservationTimeoutError``.
-        """
+        """Record whether tasks of the fit run now; raises if none has for too long, whether or not nodes `have_met`."""
         self._held = held
         if held or self.others_hold():
             self._idle_since = time.monotonic()

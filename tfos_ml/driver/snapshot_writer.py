@@ -26,10 +26,7 @@ ROW_GROUP_BYTES = 16 << 20
 
 
 def write_rows(rows: DataFrame, path: str, buckets: int) -> Int64s:
-    """Write numbered rows to a new directory with Spark; returns their count by source partition.
-
-    Raises ``EmptyDataError`` if there are none, ``SnapshotError`` if some are missing, and errors of Spark jobs.
-    """
+    """Write numbered rows to a new directory with Spark; returns their count by source partition."""
     from pyspark.sql import functions as F
 
     spark, row = rows.sparkSession, F.col(ROW_COLUMN)

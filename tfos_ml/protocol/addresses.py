@@ -88,10 +88,7 @@ def driver_endpoint(spark: SparkSession, takes_variables: bool = False) -> Endpo
 
 
 def client_endpoint(spark: SparkSession) -> Endpoint:
-    """Where a client of Spark Connect listens; nodes may or may not reach it there.
-
-    Raises ``ClusterConfigError`` if a setting is not a port number.
-    """
+    """Where a client of Spark Connect listens; nodes may or may not reach it there."""
     ports, origin = _driver_ports(spark)
     named = CLIENT_HOST.of(spark)
     if named:

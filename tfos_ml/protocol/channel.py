@@ -25,10 +25,7 @@ class ChannelClosedError(ConnectionError):
 
 
 class Channel:
-    """One end of the socket pair; owns the connected stream socket.
-
-    A peer that reads nothing for `send_timeout` seconds counts as gone.
-    """
+    """One end of the socket pair. A peer that reads nothing for `send_timeout` seconds counts as gone."""
 
     def __init__(self, sock: socket.socket, send_timeout: float = HEARTBEAT_TIMEOUT):
         self._sock = sock
@@ -114,10 +111,7 @@ class QueuedChannel(Channel):
                 return
 
     def check(self) -> None:
-        """Raise ``NodeExitError`` if a message could not be delivered to a process that is alive.
-
-        Messages are never dropped silently: rows would be missing.
-        """
+        """Raise ``NodeExitError`` if a message could not be delivered to a live process: rows would be missing."""
         if self._is_stuck:
             raise NodeExitError(
                 f"the process has taken no message for {self._timeout:g} s while some waited for it (stopped, or stuck "

@@ -42,11 +42,7 @@ class ControlClient:
         return decode(answer_type(type(request)), result.body)
 
     def call_reliably(self, request: Request[A], patience: float) -> A:
-        """Make a call; while no answer comes, repeat it for `patience` seconds.
-
-        Waits for a call that is under way. Raises ``pyarrow.lib.ArrowException`` if no answer has come, the driver
-        refuses the call, or its process is gone.
-        """
+        """Repeat a call for `patience` seconds until it is answered; ``ArrowException`` if it is not, or is refused."""
         deadline = time.monotonic() + patience
         refusals = Refusals(self._location)
         while True:

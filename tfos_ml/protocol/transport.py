@@ -107,10 +107,7 @@ def _name(name: str) -> x509.Name:
 
 
 def connect(location: str, token: str, options: Mapping[str, int] | None = None) -> flight.FlightClient:
-    """A client of the server at `location`; its calls fail at once if the tokens differ.
-
-    `options` are channel arguments of gRPC.
-    """
+    """A client of the server at `location`, with gRPC's `options`; calls fail at once if the tokens differ."""
     credentials = make_credentials(token)
     return flight.FlightClient(
         location,

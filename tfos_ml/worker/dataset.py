@@ -71,11 +71,7 @@ def prefetched(block_rows: int, sizes: Int64s) -> int:
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset without autotuning, so that its iterators end at once.
-
-    With autotuning (TensorFlow 2.18 to 2.21), an iterator waits at its end for the tuning thread, which may sleep as
-    long as the pass has taken: epochs of 2.7 s took 2.7 s or 5.1 s. The dataset has nothing to tune.
-    """
+    """The dataset without autotuning, whose thread lets iterators end late: epochs of 2.7 s took 2.7 s or 5.1 s."""
     import tensorflow as tf
 
     options = tf.data.Options()

@@ -84,11 +84,7 @@ class Exited(Struct, frozen=True):
 
 
 class ForkServer:
-    """The server; :meth:`serve` runs it to its end.
-
-    It ends with its `owner`, or if no request has come to `listener` for `idle_seconds` while no forked process was
-    alive. Modules in `when_idle` are imported when it is idle.
-    """
+    """The server; it ends with its `owner`, or after `idle_seconds`. When idle, it imports modules `when_idle`."""
 
     def __init__(
         self, listener: socket.socket, owner: ProcessHandle, idle_seconds: float, when_idle: Sequence[str] = ()

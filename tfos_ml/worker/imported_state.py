@@ -60,10 +60,7 @@ def _threads() -> Counter[str]:
 
 
 def _has_runtime() -> bool:
-    """Whether TensorFlow has created devices and threads. Its public functions would create them; this one is private.
-
-    Tested with TensorFlow 2.21. If another version renames it, no process is forked.
-    """
+    """Whether TensorFlow 2.21 has devices and threads; if another version renames this, no process is forked."""
     context = sys.modules.get("tensorflow.python.eager.context")
     return context is not None and bool(context.context()._initialized)
 

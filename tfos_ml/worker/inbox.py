@@ -15,10 +15,7 @@ from tfos_ml.protocol.channel import ChannelClosedError
 
 
 class Inbox:
-    """Keeps messages until they are requested. A thread, which :meth:`start` starts, reads the channel.
-
-    Waiting ends with an error after `timeout` seconds. The thread calls `at_end` when the nodes that train have ended.
-    """
+    """Keeps messages until they are requested; waiting ends after `timeout`. `at_end` is called when training ends."""
 
     def __init__(
         self, incoming: Iterator[messages.Message], timeout: float, at_end: Callable[[], object] = lambda: None

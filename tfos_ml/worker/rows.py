@@ -90,10 +90,7 @@ class Rows:
 
 
 def joined(form: RowFormat, rows: int, parts: Iterable[Part]) -> Rows:
-    """Copy the rows of all parts to one batch in new memory; `rows` is their number.
-
-    The rows of a part are copied before the next part is taken from `parts`.
-    """
+    """Copy all parts, one after the other, to one batch in new memory; `rows` is the number of their rows."""
     columns: list[Any] = [[] for _ in form.schema.columns]
     done = 0
     for views, wanted in parts:

@@ -40,10 +40,7 @@ def readings(order: Int64s, bounds: Int64s, starts: Int64s) -> float:
 def scattered(
     form: RowFormat, batches: StoredBatches, starts: Int64s, order: Int64s, bounds: Int64s
 ) -> Generator[Load]:
-    """A function that loads the windows ``order[bounds[i] : bounds[i + 1]]``, one after another, from files.
-
-    The files are deleted when the context ends. Raises ``NoRoomError`` if the disk is full.
-    """
+    """A function that loads the windows ``order[bounds[i] : bounds[i + 1]]``, one after another, from files."""
     window_of = np.full(starts[-1], -1, np.int32)  # -1: the pass leaves the row out
     window_of[order[: bounds[-1]]] = np.repeat(np.arange(len(bounds) - 1, dtype=np.int32), np.diff(bounds))
     directory = Path(tempfile.mkdtemp(prefix="pass-", dir=batches.directory))

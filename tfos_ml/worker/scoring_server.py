@@ -35,10 +35,7 @@ OUTPUT = "output"  # the column with the results
 
 
 class ScoringServer:
-    """The server, to which Python workers connect; :meth:`serve` runs it to its end.
-
-    It deletes the socket at `path` when it ends: with its `owner`, or after `idle_seconds` without a connection.
-    """
+    """The server of Python workers; it ends with its `owner`, or after `idle_seconds` without a connection."""
 
     def __init__(self, listener: socket.socket, path: Path, owner: ProcessHandle, idle_seconds: float):
         self._listener = listener
@@ -151,11 +148,7 @@ def _score(scoring: udf.ScoringSpec, function: saved_model.Scorer, batch: pa.Rec
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve at the socket that is standard input.
-
-    The arguments are the pid of the parent ("0" in a fork), the path of the socket, the pid and start time of the
-    owner, and idle seconds.
-    """
+    """Serve at standard input: the parent's pid ("0" in a fork), socket's path, owner's pid and start, idle seconds."""
     parent, path, pid, started, idle_seconds = arguments
     if parent != "0" and os.fork():
         os._exit(0)  # detached, because its parent may end first or never wait for it

@@ -25,10 +25,7 @@ class _OnDisk:
 
 
 class StoredBatches:
-    """The batches of chunks, by number, in the order in which the chunks were added.
-
-    Batches in shared memory stay mapped; batches on disk are not kept in memory. Several threads may read.
-    """
+    """The batches of chunks, in order: mapped if in shared memory, else read when asked for. For several threads."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch | _OnDisk] = []
