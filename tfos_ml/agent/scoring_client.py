@@ -7,7 +7,6 @@ that the process inherits from its starter. The first Python worker that needs t
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import socket
@@ -29,7 +28,6 @@ from tfos_ml.inference.tensorflow_import import PRELOADS
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.worker.fork_server import MARKER, NO_MARKER
 
-logger = logging.getLogger(__name__)
 MODULE = "tfos_ml.worker.scoring_server"
 NAME = "tfos_ml scoring"
 _KIND = "scoring"

@@ -36,18 +36,14 @@ def _namespace(kind: str) -> str:
         return ""
 
 
-def create_owned(kind: str, root: Path, owner: int | None = None, label: str = "") -> Path:
-    """Make a directory that belongs to a process, by default this one, and that no other user may read.
-
-    `kind`, lower case letters, is what it is for, and part of its name, as is `label`, by which :func:`find` finds it.
-    """
-    return Path(tempfile.mkdtemp(prefix=owned_prefix(kind, owner, label), dir=root))
+def create_owned(kind: str, root: Path) -> Path:
+    """Make a directory of this process for a purpose, `kind` in lower case letters, that no other user may read."""
+    return Path(tempfile.mkdtemp(prefix=owned_prefix(kind), dir=root))
 
 
-def owned_prefix(kind: str, owner: int | None = None, label: str = "") -> str:
+def owned_prefix(kind: str) -> str:
     """The beginning of such a name. :func:`sweep` also removes what ``tempfile.TemporaryDirectory`` makes with it."""
-    pid = owner or os.getpid()
-    return f"tfos_ml-{kind}-{_host()}-{pid}-{start_mark(pid)}-{label}"
+    return f"tfos_ml-{kind}-{_host()}-{os.getpid()}-{start_mark(os.getpid())}-"
 
 
 class TemporaryDirectory:
@@ -67,13 +63,6 @@ def _remove(path: Path, owner: int) -> None:
     """Remove a directory of this process; a fork of its owner leaves it alone."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def find(kind: str, root: Path, label: str) -> list[Path]:
-    """Directories of this user and this host that :func:`create_owned` has made in `root`, by kind and label."""
-    pattern = re.compile(rf"tfos_ml-{kind}-{_host()}-\d+-[0-9a-f]{{8}}-{re.escape(label)}")
-    named = [path for path in _subdirectories(root) if pattern.match(os.path.basename(path))]
-    return [Path(path) for path in named if _is_ours(path)]
 
 
 def sweep(roots: Iterable[Path]) -> list[str]:

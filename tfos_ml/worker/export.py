@@ -258,11 +258,11 @@ def _column_info(column: ColumnSpec, shape: RowShape | None) -> TensorInfo:
     return TensorInfo("string" if column.is_text else column.dtype, (None, *row))
 
 
-def tensor_spec(tensor: TensorInfo, name: str | None = None) -> tf.TensorSpec | tf.RaggedTensorSpec:
-    """The argument's name in TensorFlow."""
+def tensor_spec(tensor: TensorInfo) -> tf.TensorSpec | tf.RaggedTensorSpec:
+    """A tensor as TensorFlow describes it."""
     if tensor.ragged:
         return tf.RaggedTensorSpec(tensor.shape, tensor.dtype, ragged_rank=1)
-    return tf.TensorSpec(tensor.shape, tensor.dtype, name)
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _shapes_built_with(model: Any) -> Any:
