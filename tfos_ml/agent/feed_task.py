@@ -27,8 +27,7 @@ from tfos_ml.common.limits import FEED_TIMEOUT, LEASE_SECONDS, WHY_SECONDS
 from tfos_ml.common.session_settings import NODE_PORTS
 from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import plain
-from tfos_ml.data.arrow_to_rdd import to_elements
-from tfos_ml.data.fields import field_of
+from tfos_ml.data.arrow_to_rdd import field_of, to_elements
 from tfos_ml.protocol.addresses import ControlAddress, address_towards
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_client import NO_ANSWER, ControlClient

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from tfos_ml import errors
 from tfos_ml.agent import node_events as events
-from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.feeder import Feeder, MakeRowSource, RowSource
 from tfos_ml.agent.node_identity import NodeIdentity, NodeInfo, local_versions, read_infos
 from tfos_ml.agent.node_resources import NodeResources
 from tfos_ml.agent.node_result import NodeResult
@@ -23,7 +23,6 @@ from tfos_ml.agent.node_state import NodeState, Phase, ProcessState
 from tfos_ml.agent.output import NodeOutput
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
-from tfos_ml.agent.row_source import MakeRowSource, RowSource
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.limits import GATHER_GRACE_SECONDS, POLL_SECONDS

@@ -25,7 +25,7 @@ import pyarrow.flight as flight
 from msgspec import structs
 
 from tfos_ml import errors
-from tfos_ml.agent.row_source import WINDOW_BYTES, RowSource, Send
+from tfos_ml.agent.feeder import WINDOW_BYTES, RowSource, Send
 from tfos_ml.common.limits import POLL_SECONDS, SPACE_POLL_SECONDS
 from tfos_ml.data import blocks, spool
 from tfos_ml.protocol import messages

@@ -22,13 +22,12 @@ import pyarrow as pa
 from tfos_ml import errors
 from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.executor import executor, read_at_start_only
-from tfos_ml.agent.feeder import Feeder
+from tfos_ml.agent.feeder import Feeder, RowSource, Send
 from tfos_ml.agent.fork_client import ForkServerRef, Process, start_process
 from tfos_ml.agent.node_result import deliver
 from tfos_ml.agent.node_run import StandaloneMode
 from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import GrantClient, RowServer
-from tfos_ml.agent.row_source import RowSource, Send
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.limits import LEASE_SECONDS, SUPERVISOR_EXIT_SECONDS

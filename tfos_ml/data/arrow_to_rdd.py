@@ -1,4 +1,4 @@
-"""Converts Arrow record batches back to the elements of an RDD, or to one field of them.
+"""Converts Arrow record batches back to the elements of an RDD, or to one field of them, found by its column name.
 
 This is the inverse of :mod:`tfos_ml.data.rdd_to_arrow`, which documents the types.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from itertools import pairwise, starmap
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfos_ml.common.user_warnings import warn
 from tfos_ml.data.arrow import list_array
 from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Form, with_nulls
 from tfos_ml.data.schema import Array
-from tfos_ml.errors import ColumnNotFoundError, ShapeError
+from tfos_ml.errors import ColumnNotFoundError, ShapeError, UnnamedFieldsWarning
 
 
 def is_row_batch(batch: pa.RecordBatch) -> bool:
@@ -30,11 +32,11 @@ def form_of(batch: pa.RecordBatch) -> Form:
     if is_row_batch(batch):
         form: Form = json.loads(batch.schema.metadata[FORM_KEY])
         return form
-    return ["fields", "tuple", batch.schema.names, list(map(_kind_of, batch.schema.types))]
+    return ["fields", "tuple", batch.schema.names, list(map(_form_of_type, batch.schema.types))]
 
 
-def _kind_of(arrow_type: pa.DataType) -> Form:
-    return ["list", _kind_of(arrow_type.value_type)] if pa.types.is_list(arrow_type) else VALUE
+def _form_of_type(arrow_type: pa.DataType) -> Form:
+    return ["list", _form_of_type(arrow_type.value_type)] if pa.types.is_list(arrow_type) else VALUE
 
 
 def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
@@ -48,7 +50,7 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
     """
     form = form_of(batch)
     fields: Form = form if form[0] == "fields" else ["fields", "value", [0], [form]]
-    _, how, names, kinds = fields
+    _, how, names, forms = fields
     positions = [i for i, name in enumerate(names) if key == name or (key == i and how != "dict")]
     if len(positions) != 1:
         raise ColumnNotFoundError(
@@ -56,7 +58,7 @@ def column_of(batch: pa.RecordBatch, key: str | int) -> pa.Array:
             f"Available: {names or 'none'}"
         )
     array: pa.Array = batch.column(positions[0])
-    form = kinds[positions[0]]
+    form = forms[positions[0]]
     if form[0] != "ndarray" or form[2] == []:
         return array
     return with_nulls(_nested_lists(array.drop_null(), form[2]), array.is_valid().to_numpy(zero_copy_only=False))
@@ -73,6 +75,76 @@ def _nested_lists(arrays: pa.Array, shape: list[int] | None) -> pa.Array:
     for level in reversed(range(sizes.shape[1])):
         items = list_array(np.repeat(sizes[:, level], sizes[:, :level].prod(axis=1)), items)
     return items
+
+
+def has_names(batch: pa.RecordBatch) -> bool:
+    """Whether the fields of the elements of a batch have names."""
+    if not is_row_batch(batch):
+        return True
+    form = form_of(batch)
+    return form[0] == "fields" and form[1] in ("dict", "row")
+
+
+def field_of(batch: pa.RecordBatch, name: str, position: int) -> pa.Array:
+    """A field of the elements of a batch: by name if they have names, else by position; raises as :func:`column_of`."""
+    return column_of(batch, name if has_names(batch) else position)
+
+
+class UnnamedFields:
+    """Warns, once for each form of rows, which field is used for which name if rows have no names.
+
+    `mapping` has tensor names by column.
+    """
+
+    def __init__(self, mapping: Mapping[str, str]):
+        self._columns = list(mapping)
+        self._warned_of: set[tuple[str, ...]] = set()
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Compare the fields of a batch with the mapping, and warn if there are several, so that their order matters.
+
+        Raises ``ColumnNotFoundError`` if there are fewer fields than columns.
+        """
+        if has_names(batch):
+            return
+        types = tuple(map(_type_name, _forms(batch), batch.schema.types))
+        if len(types) < len(self._columns):
+            raise ColumnNotFoundError(
+                f"input_mapping names {len(self._columns)} columns, {self._columns}, but rows of the RDD have "
+                f"{len(types)} field{'s' * (len(types) != 1)} ({', '.join(types)}), without names. {self._cure()}"
+            )
+        if len(types) > 1 and types not in self._warned_of:
+            self._warned_of.add(types)
+            warn(self._order(types), UnnamedFieldsWarning)
+
+    def _order(self, types: tuple[str, ...]) -> str:
+        described = [f"field {i} ({kind}) is {self._meaning(i)}" for i, kind in enumerate(types)]
+        by_name = sorted(self._columns)
+        theirs = f"TensorFlowOnSpark takes columns in the order of their names, {by_name}. "
+        return (
+            f"Rows of the RDD have no column names, so input_mapping goes by position: {', '.join(described)}. "
+            f"{theirs * (by_name != self._columns)}{self._cure()}"
+        )
+
+    def _meaning(self, position: int) -> str:
+        return repr(self._columns[position]) if position < len(self._columns) else "not read"
+
+    def _cure(self) -> str:
+        fields = ", ".join(f"{column}=..." for column in self._columns)
+        return f"Feed a DataFrame, dicts or Row({fields}), whose names decide."
+
+
+def _forms(batch: pa.RecordBatch) -> list[Form]:
+    form = form_of(batch)
+    return list(form[3]) if form[0] == "fields" else [form]
+
+
+def _type_name(form: Form, type_: pa.DataType) -> str:
+    """A key that is the same for all batches of one form, for any length of lists."""
+    if form == VALUE:
+        return str(type_)
+    names = {"numpy": form[1], "ndarray": "array", "fields": form[1]}
+    return str(names.get(form[0], form[0]))
 
 
 def to_elements(batch: pa.RecordBatch, lists: bool = False) -> list[Any]:
@@ -116,8 +188,8 @@ def _decode_arrays(array: pa.Array, dtype: np.dtype[Any], shape: list[int] | Non
 
 
 def _decode_fields(array: pa.StructArray, form: Form, lists: bool) -> list[Any]:
-    _, how, names, kinds = form
-    columns = [_decode(field, k, lists) for field, k in zip(array.flatten(), kinds, strict=False)]
+    _, how, names, forms = form
+    columns = [_decode(field, item, lists) for field, item in zip(array.flatten(), forms, strict=False)]
     rows = zip(*columns, strict=True) if columns else iter([()] * len(array))
     if how == "dict":
         return [dict(zip(names, row, strict=True)) for row in rows]

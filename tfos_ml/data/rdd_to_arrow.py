@@ -37,6 +37,7 @@ import json
 import math
 from array import array as packed
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from itertools import chain, islice
 from typing import Any
 
@@ -44,7 +45,6 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.data.arrow import list_array
-from tfos_ml.data.element_types import NONE_TYPE, ChangedFormError, family, leaf_type, unsupported
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnTypeError
 
@@ -56,6 +56,38 @@ Form = list[Any]  # the form of an array, from the table above, with the forms o
 Encoded = tuple[pa.Array, Form]
 VALUE: Form = ["value"]
 _ELEMENT = "element"  # the place of whole elements; those of their fields begin so
+_NONE_TYPE = type(None)
+_INTS = {int, *(np.dtype(code).type for code in "bhilqBHILQ")}
+_LEAVES: list[tuple[set[type], pa.DataType]] = [  # Arrow types by the Python types of items; empty lists are of floats
+    (set(), pa.float64()),
+    ({bool, np.bool_}, pa.bool_()),
+    (_INTS, pa.int64()),
+    (_INTS | {float, np.float16, np.float32, np.float64}, pa.float64()),
+    ({str, np.str_}, pa.string()),
+    ({bytes, bytearray, np.bytes_}, pa.binary()),
+]
+_SUPPORTED = (
+    "Supported: bool, int, float, str, bytes, date, datetime, timedelta, Decimal, NumPy numbers and arrays of numbers "
+    "or text, vectors of Spark; lists, tuples, Rows and dicts of these; None."
+)
+_CASTS = [  # expressions that convert a value ``x`` of a class with an attribute
+    ("toArray", "x.toArray()"),
+    ("toarray", "x.toarray()"),
+    ("to_pydatetime", "x.to_pydatetime()"),
+    ("to_numpy", "x.to_numpy()"),
+    ("filled", "x.filled()"),
+    ("numpy", "x.numpy()"),
+    ("__dataclass_fields__", "dataclasses.asdict(x)"),
+    ("_member_map_", "x.value"),
+    ("__array__", "numpy.asarray(x)"),
+    ("numerator", "float(x)"),
+    ("imag", "(x.real, x.imag)"),
+    ("isdisjoint", "sorted(x)"),
+    ("__getitem__", "list(x)"),
+    ("isoformat", "str(x)"),
+    ("urn", "str(x)"),
+]
+_SPARK_LINALG = ("pyspark.ml.linalg", "pyspark.mllib.linalg")
 
 
 def to_batches(elements: Iterable[Any], target_bytes: int = 4 << 20, max_rows: int = 8192) -> Iterator[pa.RecordBatch]:
@@ -76,7 +108,7 @@ def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
     """One batch, or several if elements differ in form."""
     try:
         array, form = _encode(elements, _ELEMENT)
-    except ChangedFormError as error:
+    except _ChangedFormError as error:
         if len(elements) == 1:
             raise ColumnTypeError(str(error)) from None
         middle = len(elements) // 2
@@ -90,17 +122,17 @@ def _batches(elements: list[Any]) -> Iterator[pa.RecordBatch]:
 def _encode(values: list[Any], where: str) -> Encoded:
     """The values at a place as one array."""
     types = set(map(type, values))
-    known = types - {NONE_TYPE}
-    families = set(map(family, known))
+    known = types - {_NONE_TYPE}
+    families = set(map(_family, known))
     if families <= {"value"} or (families <= {"value", "numpy"} and len(known) > 1):
         return _scalars(values, known, where), VALUE
     if len(families) > 1 or families == {""}:
-        raise (ColumnTypeError if "" in families else ChangedFormError)(unsupported(where, known))
+        raise (ColumnTypeError if "" in families else _ChangedFormError)(_unsupported(where, known))
     if known == types:
         return _ENCODERS[families.pop()](values, where)
     array, form = _encode([v for v in values if v is not None], where)
     if where == _ELEMENT and form[0] == "fields":
-        raise ChangedFormError(unsupported(where, types))
+        raise _ChangedFormError(_unsupported(where, types))
     return with_nulls(array, np.array([v is not None for v in values])), form
 
 
@@ -120,17 +152,17 @@ def _encode_vectors(values: list[Any], where: str) -> Encoded:
 
 
 def _scalars(values: list[Any], types: set[type], where: str, arrow_type: pa.DataType | None = None) -> pa.Array:
-    arrow_type = arrow_type or leaf_type(types)
+    arrow_type = arrow_type or _leaf_type(types)
     if arrow_type is None and len(types) > 1:
-        raise ColumnTypeError(unsupported(where, types))
+        raise ColumnTypeError(_unsupported(where, types))
     if types == {datetime.datetime} and len({v.tzinfo is None for v in values if v is not None}) > 1:
-        raise ColumnTypeError(unsupported(where, types, "with and without time zone"))
+        raise ColumnTypeError(_unsupported(where, types, "with and without time zone"))
     try:
         array = pa.array(values, arrow_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise ColumnTypeError(unsupported(where, types, error)) from error
+        raise ColumnTypeError(_unsupported(where, types, error)) from error
     if isinstance(array, pa.ChunkedArray):
-        raise ChangedFormError(unsupported(where, types, "more than 2 GiB"))
+        raise _ChangedFormError(_unsupported(where, types, "more than 2 GiB"))
     return array
 
 
@@ -142,7 +174,7 @@ def _encode_numbers(values: list[Any], where: str) -> Encoded:
 def _numbers(flat: Array, where: str) -> pa.Array:
     """NumPy numbers of shape ``(n,)``, not copied if in native byte order."""
     if flat.dtype.kind not in "biufmM" or flat.dtype.itemsize > 8:
-        raise ColumnTypeError(unsupported(where, [flat.dtype.type], "not supported"))
+        raise ColumnTypeError(_unsupported(where, [flat.dtype.type], "not supported"))
     native = flat.astype(flat.dtype.newbyteorder("="), copy=False)
     return pa.array(native.view(np.int64) if native.dtype.kind in "mM" else native)
 
@@ -152,13 +184,13 @@ def _encode_arrays(values: list[Array], where: str) -> Encoded:
     form = ["ndarray", values[0].dtype.str]
     if len(dtypes) > 1:
         if {d.kind for d in dtypes} not in ({"U"}, {"S"}):
-            raise ChangedFormError(unsupported(where, {d.type for d in dtypes}, "arrays of several dtypes"))
+            raise _ChangedFormError(_unsupported(where, {d.type for d in dtypes}, "arrays of several dtypes"))
         form[1] = values[0].dtype.kind  # each as wide as it needs
     if values[0].dtype.kind in "USO":
         texts = list(chain.from_iterable(v.reshape(-1).tolist() for v in values))
         items, text_form = _encode(texts, f"{where}[*]")
         if text_form != VALUE:
-            raise ColumnTypeError(unsupported(where, set(map(type, texts)), "not supported in an array"))
+            raise ColumnTypeError(_unsupported(where, set(map(type, texts)), "not supported in an array"))
     else:
         items = _numbers(np.concatenate([v.reshape(-1) for v in values]), where)
     if 0 in shape or len(dtypes) > 1 or any(v.shape != shape for v in values):
@@ -174,7 +206,7 @@ def _encode_tuples(values: list[Any], where: str) -> Encoded:
     if len(lengths) == 1 and max(lengths) <= MAX_FIELDS:
         return _encode_fields(values, "tuple", where)
     if where == _ELEMENT and min(lengths) <= MAX_FIELDS:
-        raise ChangedFormError(unsupported(where, {tuple}, f"lengths {sorted(lengths)}"))
+        raise _ChangedFormError(_unsupported(where, {tuple}, f"lengths {sorted(lengths)}"))
     return _encode_lists(values, where, "tuple")
 
 
@@ -182,16 +214,16 @@ def _encode_lists(values: list[Any], where: str, how: str = "list") -> Encoded:
     long_lists = _long_lists(values) if len(values[0]) > MAX_FIELDS and type(values[0][0]) in (int, float) else None
     if long_lists is not None:
         return long_lists, [how, VALUE]
-    types = set(map(type, chain.from_iterable(values))) - {NONE_TYPE}
-    leaf = leaf_type(types)
+    types = set(map(type, chain.from_iterable(values))) - {_NONE_TYPE}
+    leaf = _leaf_type(types)
     if leaf is not None:
         return _scalars(values, types, f"{where}[*]", pa.list_(leaf)), [how, VALUE]
-    if where != _ELEMENT and len(set(map(family, types))) == 1:
+    if where != _ELEMENT and len(set(map(_family, types))) == 1:
         with contextlib.suppress(ColumnTypeError):  # if each position has a form of its own
             lists, form = _item_lists(values, where)
             return lists, [how, form[1]]
-    if len(set(map(len, values))) > 1 or any(leaf_type(set(map(type, v)) - {NONE_TYPE}) is not None for v in values):
-        raise ChangedFormError(unsupported(f"{where}[*]", types))
+    if len(set(map(len, values))) > 1 or any(_leaf_type(set(map(type, v)) - {_NONE_TYPE}) is not None for v in values):
+        raise _ChangedFormError(_unsupported(f"{where}[*]", types))
     return _encode_fields(values, how, where)
 
 
@@ -209,16 +241,16 @@ def _long_lists(values: list[Any]) -> pa.Array | None:
 def _encode_dicts(values: list[dict[str, Any]], where: str) -> Encoded:
     names = list(values[0])
     if not all(isinstance(name, str) for name in names):
-        raise ColumnTypeError(unsupported(where, {dict}, "its keys are not text"))
+        raise ColumnTypeError(_unsupported(where, {dict}, "its keys are not text"))
     if any(v.keys() != values[0].keys() for v in values):
-        raise ChangedFormError(unsupported(where, {dict}, "keys differ"))
+        raise _ChangedFormError(_unsupported(where, {dict}, "keys differ"))
     return _encode_fields([[v[name] for name in names] for v in values], "dict", where, names)
 
 
 def _encode_rows(values: list[Any], where: str) -> Encoded:
     names = {tuple(getattr(v, "__fields__", getattr(v, "_fields", ()))) for v in values}
     if len(names) > 1:
-        raise ChangedFormError(unsupported(where, {type(values[0])}, "fields differ"))
+        raise _ChangedFormError(_unsupported(where, {type(values[0])}, "fields differ"))
     fields = list(names.pop())
     return _encode_fields(values, "row", where, fields) if fields else _encode_tuples(values, where)
 
@@ -229,7 +261,7 @@ def _encode_fields(values: list[Any], how: str, where: str, names: list[str] | N
     encoded = [_encode(list(column), f"{where}[{key!r}]") for key, column in columns]
     arrays = [array for array, _ in encoded] or [pa.nulls(len(values))]  # its length is the number of rows
     struct = pa.StructArray.from_arrays(arrays, [str(key) for key in keys] or [""])
-    return struct, ["fields", how, list(keys), [kind for _, kind in encoded]]
+    return struct, ["fields", how, list(keys), [form for _, form in encoded]]
 
 
 _ENCODERS: dict[str, Callable[[list[Any], str], Encoded]] = {
@@ -241,3 +273,55 @@ _ENCODERS: dict[str, Callable[[list[Any], str], Encoded]] = {
     "row": _encode_rows,
     "vector": _encode_vectors,
 }
+
+
+# The types of values
+
+
+class _ChangedFormError(ColumnTypeError):
+    """Values have no common form; parts of them may have one."""
+
+
+def _family(value_class: type) -> str:
+    """The name of the encoder of a type; empty if the type is not supported."""
+    if issubclass(value_class, np.number | np.bool_ | np.datetime64):  # timedelta64 is a number
+        return "numpy"
+    if (
+        value_class in (datetime.date, datetime.datetime, datetime.timedelta, Decimal)
+        or _leaf_type({value_class}) is not None
+    ):
+        return "value"
+    if (value_class.__module__, value_class.__name__) == ("pyspark.sql.types", "Row"):
+        return "row"
+    if value_class.__module__ in _SPARK_LINALG and hasattr(value_class, "toArray"):
+        return "vector"
+    if issubclass(value_class, tuple) and hasattr(value_class, "_fields"):  # a namedtuple
+        return "row"
+    bases = (tuple, list, dict) if value_class is not np.ndarray else (np.ndarray,)
+    return next((base.__name__ for base in bases if issubclass(value_class, base)), "")
+
+
+def _leaf_type(types: set[type]) -> pa.DataType | None:
+    """The Arrow type of items of lists, given the types of all items; None if there is no single one."""
+    return next((leaf for known, leaf in _LEAVES if types <= known), None)
+
+
+def _cast_for(value_class: type) -> str | None:
+    """An expression that converts a value ``x`` to a supported type; None if unknown."""
+    if issubclass(value_class, np.generic):
+        return "float(x)"
+    known = next((cast for attribute, cast in _CASTS if hasattr(value_class, attribute)), None)
+    return known or ("vars(x)" if getattr(value_class, "__dictoffset__", 0) else None)
+
+
+def _unsupported(where: str, types: Iterable[type], reason: object = "a mixture, or not supported") -> str:
+    """The message of an error for values that cannot be encoded."""
+    unknown = [t for t in types if not _family(t)]
+    names = sorted(t.__name__ if t.__module__ == "builtins" else f"{t.__module__}.{t.__name__}" for t in types)
+    casts = sorted({cast for t in unknown if (cast := _cast_for(t))})
+    cast = f"{casts[0]} in place of x = {where}" if len(casts) == 1 else "a tuple, dict or NumPy array of its content"
+    cast = cast if unknown else "one type for all rows, as float(x) or str(x)"
+    return (
+        f"{where} of the RDD holds {' and '.join(names)}, which cannot be a column: {reason}. {_SUPPORTED} Convert it "
+        f"first, with rdd.map(): {cast}."
+    )

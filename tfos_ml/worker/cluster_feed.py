@@ -13,8 +13,7 @@ import pyarrow as pa
 from tfos_ml.common.limits import TAKEN_SECONDS
 from tfos_ml.data import rdd_to_arrow
 from tfos_ml.data.arrow import concat_padded, plain, spec_of, to_numpy
-from tfos_ml.data.arrow_to_rdd import to_elements
-from tfos_ml.data.fields import UnnamedFields, field_of
+from tfos_ml.data.arrow_to_rdd import UnnamedFields, field_of, to_elements
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
 from tfos_ml.errors import CollectiveCallError
