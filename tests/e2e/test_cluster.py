@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import CLUSTER, on
+from conftest import CLUSTER, on, seconds
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFCluster, errors
@@ -158,7 +158,7 @@ def test_failures_are_the_users_own_errors_and_another_cluster_runs_at_once(any_
         cluster.train(rdd)
         cluster.train(rdd)
         began = time.monotonic()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < seconds(10)
 
 
 def metrics_of(cluster, label):

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import requests
-from conftest import LOCAL, wait_until
+from conftest import LOCAL, seconds, wait_until
 from elsewhere import interpreter_without
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator
@@ -552,7 +552,7 @@ def test_training_outlives_the_server(spark, relay, tmp_path, caplog):
         model = estimator(trainFn=report_around, tfArgs={"gone": str(tmp_path / "gone")}, epochs=5).fit(spark.range(8))
         killer.join()
         assert model.summary.history == {"loss": [9.0, 8.0, 7.0, 6.0, 5.0]}
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < seconds(60)
         (warning,) = [r for r in caplog.records if r.name == "tfos_ml.mlflow"]
         assert f"MLflow at {uri} does not answer. Training continues" in warning.message
         caplog.clear()

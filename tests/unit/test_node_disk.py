@@ -9,7 +9,7 @@ import pytest
 from node_tasks import make_task
 
 from tfos_ml import errors
-from tfos_ml.agent.spark_task import SparkTask
+from tfos_ml.agent.spark_task import SparkTask, TaskInfo
 from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.data import spool
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
@@ -24,14 +24,12 @@ ROOM_FOR_TWO = "size=1m,nr_inodes=3"  # the root takes one
 class OnlyTask(SparkTask):
     """The task of a node that is alone."""
 
-    rank, host, cpus, gpus, attempt = 0, "127.0.0.1", 1, {}, 0
-
     def allGather(self, message=""):
         return [message]
 
 
 def make_node():
-    return Supervisor(make_task(), OnlyTask())
+    return Supervisor(make_task(), OnlyTask(TaskInfo(0, "127.0.0.1", 1, {})))
 
 
 @pytest.fixture
@@ -73,7 +71,7 @@ def test_rows_beyond_the_budget_that_the_disk_has_no_room_for_are_a_typed_error(
         batches = [pa.RecordBatch.from_arrays([numbers, pa.array(range(1 << 17))], ["c0", ROW_COLUMN])] * 40  # 80 MiB
         match = rf"no room for 3?[0-9] MiB more rows: {tmp_path}.*has .* MiB free .*spark\.local\.dir"
         with pytest.raises(NodeFailure, match=match) as caught:
-            list(supervise(Supervisor(task, OnlyTask()), batches))
+            list(supervise(Supervisor(task, OnlyTask(TaskInfo(0, "127.0.0.1", 1, {}))), batches))
         assert caught.value.failure.error is errors.SpoolFullError
         assert os.listdir(tmp_path) == []
     finally:
@@ -95,7 +93,7 @@ def test_what_a_node_returns_and_the_disk_has_no_room_for_is_a_typed_error(tmp_p
         task = make_task(payload=program, settings=NodeSettings(returns=True))
         match = rf"what the train function returned has no room on the node: .*{tmp_path}.*spark\.local\.dir"
         with pytest.raises(NodeFailure, match=match) as caught:
-            list(supervise(Supervisor(task, OnlyTask()), ()))
+            list(supervise(Supervisor(task, OnlyTask(TaskInfo(0, "127.0.0.1", 1, {}))), ()))
         assert caught.value.failure.error is errors.SpoolFullError
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
+from conftest import seconds
 
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol import transport
@@ -422,7 +423,7 @@ def test_a_wrong_token_is_an_error_at_once_and_shown_nowhere(server, token, capf
     begin = time.monotonic()
     with transport.connect(server.location, token) as client, pytest.raises(flight.FlightUnavailableError) as refusal:
         list(client.do_action(flight.Action("GetOutcome", b"{}")))
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < seconds(5)
     shown = f"{refusal.value} {capfd.readouterr()} {transport.make_credentials(server.address.token)!r}"
     assert server.address.token not in shown
     assert "PRIVATE KEY" not in shown
@@ -450,7 +451,7 @@ def test_a_process_that_had_a_server_exits_at_once(servers):
     assert servers.is_serving()
     begin = time.monotonic()
     servers.finish()
-    assert time.monotonic() - begin < 2  # gRPC waits so long for a server that was not freed
+    assert time.monotonic() - begin < seconds(2)  # gRPC waits so long for a server that was not freed
 
 
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a handshake"])
@@ -462,7 +463,7 @@ def test_strangers_that_do_not_finish_the_handshake_do_not_hold_up_the_close(sai
             stranger.sendall(said)
         begin = time.monotonic()
         server.close()
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < seconds(2)
     finally:
         for stranger in strangers:
             stranger.close()
