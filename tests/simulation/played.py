@@ -140,7 +140,7 @@ class Played:
             if executors:
                 host = executors[-1 - fault.rank % len(executors)].host
                 self.spark.leaving.add(host)
-                self._lose_once_idle(host)
+                self.world.at(3.0, self._lose_once_idle, host)  # its blocks are moved first
             return set()
         if fault.kind == "driver stands":
             self.driver.stand(fault.seconds)
