@@ -205,9 +205,10 @@ class PeerAllReduce:
                 now = time.monotonic()
                 ready = selector.select(0 if now < awake else max(0.0, deadline - now))
                 if not ready and now >= awake:
+                    silent = min(key.data for key in selector.get_map().values())
                     raise SilentWorkerError(
-                        f"worker {min(key.data for key in selector.get_map().values())} has sent nothing for "
-                        f"{self._timeout:g} s"
+                        f"worker {silent} has sent nothing for feedTimeout={self._timeout:g} s. It hangs, or a step or "
+                        "a callback takes longer there: then raise feedTimeout"
                     )
                 for key, _ in ready:
                     if self._progress(key.data):
