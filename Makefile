@@ -116,7 +116,8 @@ bench: install
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/tfrecord.py
 	$(BIN)/python benchmarks/bounded_memory.py
-	$(BIN)/python benchmarks/size.py
+	$(BIN)/python benchmarks/size.py training
+	$(BIN)/python benchmarks/size.py saved_model
 	$(BIN)/python benchmarks/snapshot.py
 	$(BIN)/python benchmarks/elastic.py
 	$(BIN)/python benchmarks/encryption.py

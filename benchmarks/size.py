@@ -1,10 +1,12 @@
-"""A large SavedModel on its way: the most memory of the driver's Python process and of its JVM, and seconds, by step.
+"""What large models take: a training, beside plain Keras (``training_size.py``); and a SavedModel on its way.
 
-The model is one variable of random numbers. Each step runs once, on ``local[2]``; its peak (``VmHWM``) is shown beside
+    python benchmarks/size.py training [--models transformer frozen ...] [--workers 1 2] [--blocks 12]
+    python benchmarks/size.py saved_model [--megabytes 1000] [--steps transform save load ...]
+
+The SavedModel is one variable of random numbers. The most memory of the driver's Python process and of its JVM is
+shown, and seconds, by step. Each step runs once, on ``local[2]``; its peak (``VmHWM``) is shown beside
 what the process had when all had been imported and Spark was idle. Executors are part of the JVM here, and their Python
 workers are processes of their own, which are not counted.
-
-    python benchmarks/size.py [--megabytes 1000] [--steps transform save load again log_model load_model fit]
 """
 
 from __future__ import annotations
@@ -12,12 +14,11 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -25,7 +26,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import mlflow
 import psutil
-import tensorflow  # noqa: F401  (to read the signature of a SavedModel that is not of a fit)
+import training_size  # which imports TensorFlow, to read the signature of a SavedModel that is not of a fit
+from large_models import status
 from pyspark.sql import SparkSession
 
 import tfos_ml.mlflow
@@ -76,21 +78,16 @@ class Peak:
 
     def __init__(self, name: str, pid: int):
         self.name = name
-        self._directory = Path(f"/proc/{pid}")
-        self.idle = self._now("VmRSS")
+        self._pid = pid
+        self.idle = status(pid, "VmRSS")
 
     def reset(self) -> None:
         """Begin a step."""
-        (self._directory / "clear_refs").write_text("5")
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5")
 
     def above_idle(self) -> int:
         """What the step has taken above what the idle process had."""
-        return self._now("VmHWM") - self.idle
-
-    def _now(self, entry: str) -> int:
-        found = re.search(rf"{entry}:\s+(\d+) kB", (self._directory / "status").read_text())
-        assert found is not None
-        return int(found[1]) // 1000
+        return status(self._pid, "VmHWM") - self.idle
 
 
 class Way:
@@ -139,26 +136,37 @@ class Way:
 
 
 def main() -> None:
-    """Run the chosen steps."""
+    """Measure a training, or a SavedModel."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
+    parts = parser.add_subparsers(dest="part", required=True)
+    training = parts.add_parser("training")
+    training.add_argument("--models", nargs="+", choices=training_size.MODELS, default=training_size.MODELS)
+    training.add_argument("--workers", nargs="+", type=int, default=[1, 2])
+    training.add_argument("--blocks", type=int, default=12, help="of transformers")
+    saved_model = parts.add_parser("saved_model")
+    saved_model.add_argument("--megabytes", type=int, default=1000)
+    saved_model.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
     arguments = parser.parse_args()
     here = os.path.dirname(os.path.abspath(__file__))
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
+    if arguments.part == "training":
+        training_size.run(arguments.models, arguments.workers, arguments.blocks)
+    else:
+        measure_saved_model(here, arguments.megabytes, arguments.steps)
+
+
+def measure_saved_model(here: str, megabytes: int, steps: Sequence[str]) -> None:
+    """Run the chosen steps."""
     with tempfile.TemporaryDirectory() as directory:
         exported = os.path.join(directory, "exported")
-        subprocess.run([sys.executable, "-c", WRITE, here, str(arguments.megabytes), exported], check=True)
+        subprocess.run([sys.executable, "-c", WRITE, here, str(megabytes), exported], check=True)
         settings = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
         spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
         spark.range(10).mapInArrow(lambda batches: batches, "id long").count()
         java = next(child for child in psutil.Process().children(recursive=True) if child.name() == "java")
-        way, peaks = (
-            Way(spark, arguments.megabytes, Path(directory)),
-            [Peak("python", os.getpid()), Peak("jvm", java.pid)],
-        )
-        print(f"{arguments.megabytes} MB; idle: " + ", ".join(f"{peak.name} {peak.idle} MB" for peak in peaks))
-        for step in arguments.steps:
+        way, peaks = Way(spark, megabytes, Path(directory)), [Peak("python", os.getpid()), Peak("jvm", java.pid)]
+        print(f"{megabytes} MB; idle: " + ", ".join(f"{peak.name} {peak.idle} MB" for peak in peaks))
+        for step in steps:
             report(step, getattr(way, step), peaks)
         spark.stop()
 
