@@ -17,7 +17,7 @@ from keras import layers
 
 WIDTH, HEADS, VOCABULARY, TOKENS, RANK = 768, 12, 30_000, 16, 8
 PIXELS = (224, 224, 3)
-TABLE_ROWS, TABLE_WIDTH = 5_000_000, 64
+TABLE_WIDTH = 64
 ROWS, BATCH, EPOCHS = 32, 8, 2
 
 
@@ -73,18 +73,18 @@ def resnet(_: int) -> keras.Model:
     return keras.Model(pixels, layers.Dense(2, activation="softmax")(base(layers.Reshape(PIXELS)(pixels))))
 
 
-def embedding(_: int) -> keras.Model:
-    """A table of five million rows."""
+def embedding(rows: int) -> keras.Model:
+    """A table of words."""
     tokens = layers.Input((TOKENS,), dtype="int32")
-    x = layers.GlobalAveragePooling1D()(layers.Embedding(TABLE_ROWS, TABLE_WIDTH)(tokens))
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(rows, TABLE_WIDTH)(tokens))
     return keras.Model(tokens, layers.Dense(2, activation="softmax")(x))
 
 
 def frozen(make: Callable[[int], keras.Model]) -> Callable[[int], keras.Model]:
     """All of a model but its head."""
 
-    def made(blocks: int) -> keras.Model:
-        model = make(blocks)
+    def made(size: int) -> keras.Model:
+        model = make(size)
         for layer in model.layers[:-1]:
             layer.trainable = False
         return model
@@ -102,8 +102,8 @@ MODELS = {
 }
 
 
-def build(name: str, blocks: int, notes: str) -> keras.Model:
-    """A compiled model; from now on this process counts what it sends to other workers."""
+def build(name: str, size: int, notes: str) -> keras.Model:
+    """A compiled model, of so many blocks or rows; from now on this process counts what it sends to other workers."""
     from tfos_ml.keras.collectives.links import Link
 
     begin = Link.begin
@@ -115,15 +115,15 @@ def build(name: str, blocks: int, notes: str) -> keras.Model:
     Link.begin = counting  # type: ignore[method-assign]
     note(notes, "build")
     keras.utils.set_random_seed(1)
-    model = MODELS[name](blocks)
+    model = MODELS[name](size)
     model.compile(keras.optimizers.Adam(1e-5), "sparse_categorical_crossentropy")
     return model
 
 
-def plain_keras(name: str, blocks: int) -> dict[str, Any]:
+def plain_keras(name: str, size: int) -> dict[str, Any]:
     """What a process notes that trains a model with Keras alone."""
     with tempfile.TemporaryDirectory() as notes:
-        model = build(name, blocks, notes)
+        model = build(name, size, notes)
         random, is_image = np.random.default_rng(0), "resnet" in name
         x = random.integers(0, VOCABULARY, (ROWS, model.input_shape[1])).astype("float32" if is_image else "int32")
         y = random.integers(0, 2, ROWS)

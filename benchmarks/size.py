@@ -1,6 +1,6 @@
 """What large models take: a training, beside plain Keras (``training_size.py``); and a SavedModel on its way.
 
-    python benchmarks/size.py training [--models transformer frozen ...] [--workers 1 2] [--blocks 12]
+    python benchmarks/size.py training [--models transformer frozen ...] [--workers 1 2]
     python benchmarks/size.py saved_model [--megabytes 1000] [--steps transform save load ...]
 
 The SavedModel is one variable of random numbers. The most memory of the driver's Python process and of its JVM is
@@ -143,6 +143,7 @@ def main() -> None:
     training.add_argument("--models", nargs="+", choices=training_size.MODELS, default=training_size.MODELS)
     training.add_argument("--workers", nargs="+", type=int, default=[1, 2])
     training.add_argument("--blocks", type=int, default=12, help="of transformers")
+    training.add_argument("--table-rows", type=int, default=5_000_000, help="of the embedding; takes 8 GB a process")
     saved_model = parts.add_parser("saved_model")
     saved_model.add_argument("--megabytes", type=int, default=1000)
     saved_model.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
@@ -150,7 +151,7 @@ def main() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     if arguments.part == "training":
-        training_size.run(arguments.models, arguments.workers, arguments.blocks)
+        training_size.run(arguments.models, arguments.workers, arguments.blocks, arguments.table_rows)
     else:
         measure_saved_model(here, arguments.megabytes, arguments.steps)
 

@@ -28,12 +28,13 @@ from tfos_ml import KerasEstimator
 MODELS = tuple(large_models.MODELS)
 
 
-def run(names: list[str], workers: list[int], blocks: int) -> None:
+def run(names: list[str], workers: list[int], blocks: int, table_rows: int) -> None:
     """Measure models, and print a line for each number of workers."""
     for name in names:
-        plain = _alone("large_models.plain_keras", name, blocks)
+        size = table_rows if name == "embedding" else blocks
+        plain = _alone("large_models.plain_keras", name, size)
         for count in workers:
-            print(_line(name, plain, _alone("training_size.spark_fit", name, blocks, count)), flush=True)
+            print(_line(name, plain, _alone("training_size.spark_fit", name, size, count)), flush=True)
 
 
 def _alone(function: str, *arguments: Any) -> Any:
@@ -43,7 +44,7 @@ def _alone(function: str, *arguments: Any) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def spark_fit(name: str, blocks: int, workers: int) -> dict[str, Any]:
+def spark_fit(name: str, size: int, workers: int) -> dict[str, Any]:
     """What a fit takes: notes of its workers, peaks of all processes, and two moments."""
     kind, width = ("float", math.prod(large_models.PIXELS)) if "resnet" in name else ("int", large_models.TOKENS)
     settings = {"spark.ui.enabled": "false", "spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
@@ -53,7 +54,7 @@ def spark_fit(name: str, blocks: int, workers: int) -> dict[str, Any]:
     rows.count()
     with tempfile.TemporaryDirectory() as notes, tempfile.TemporaryDirectory() as model_dir, Watch(notes) as watch:
         estimator = KerasEstimator(
-            model=functools.partial(large_models.build, name, blocks, notes),
+            model=functools.partial(large_models.build, name, size, notes),
             clusterSize=workers,
             epochs=EPOCHS,
             batchSize=BATCH,
