@@ -39,8 +39,8 @@ $(VENV)/.demo: setup.cfg setup.py | $(BIN)/pip
 demo: java $(VENV)/.demo
 	$(BIN)/python examples/digits.py
 
-# tests/README.rst says what is in each tier. Tests wait a lot, so that there is one process more than cores.
-TEST_PROCESSES ?= 3
+# tests/README.rst says what is in each tier. Tests wait a lot, so that there are more processes than cores.
+TEST_PROCESSES ?= 4
 
 test: install
 	$(BIN)/python tests/jvm_archive.py

@@ -13,9 +13,10 @@ import tfos_ml
 from tfos_ml.keras import privates
 
 FOLDERS = ["keras", "worker", "inference"]
-ELSEWHERE = {  # of Python and TensorFlow
+ELSEWHERE = {  # of Python, TensorFlow and NodeContext
     *("_current_frames", "_exit", "_replace", "_run_exitfuncs"),
     *("_collective_ops_server_def", "_initialized", "_input_workers_with_options", "_trackable_children"),
+    "_node",
 }
 
 
