@@ -133,7 +133,6 @@ def train_alone(notes):
     large_model(notes).fit(np.ones((16, WIDTH), "f"), np.ones(16), 4, epochs=2, verbose=0, callbacks=callbacks)
 
 
-@pytest.mark.corner("Large models")
 def test_a_worker_has_little_more_than_plain_keras_and_a_copy_of_its_gradients(spark, tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
     for notes in (alone, together):
