@@ -3,7 +3,7 @@
     python benchmarks/size.py training [--models transformer frozen ...] [--workers 1 2]
     python benchmarks/size.py saved_model [--megabytes 1000] [--steps transform save load ...]
 
-The SavedModel is one variable of random numbers. The most memory of the driver's Python process and of its JVM is
+The SavedModel is 20 tables of random numbers. The most memory of the driver's Python process and of its JVM is
 shown, and seconds, by step. Each step runs once, on ``local[2]``; its peak (``VmHWM``) is shown beside
 what the process had when all had been imported and Spark was idle. Executors are part of the JVM here, and their Python
 workers are processes of their own, which are not counted.
@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 import tfos_ml.mlflow
 from tfos_ml import TFEstimator, TFModel
 
-WIDTH = 256
+WIDTH, TABLES = 256, 20
 STEPS = ("transform", "save", "load", "again", "log_model", "load_model", "fit")
 WRITE = """
 import sys
@@ -44,19 +44,19 @@ tensorflow.saved_model.save(*size.module_of(int(sys.argv[2])).saved(sys.argv[3])
 
 
 def module_of(megabytes: int):
-    """A module that looks numbers up in a table of this size."""
+    """A module that looks numbers up in tables of this size together: of one alone TensorFlow would make copies."""
     import tensorflow as tf
 
-    rows = (megabytes << 20) // (WIDTH * 4)
+    rows = (megabytes << 20) // (WIDTH * 4 * TABLES)
 
     class Table(tf.Module):
         def __init__(self):
             super().__init__()
-            self.table = tf.Variable(tf.random.stateless_uniform([rows, WIDTH], [1, 2]), name="table")
+            self.tables = [tf.Variable(tf.random.stateless_uniform([rows, WIDTH], [1, i])) for i in range(TABLES)]
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.int64, "id")])
         def serve(self, id):
-            return {"sum": tf.reduce_sum(tf.gather(self.table, id % rows), axis=1)}
+            return {"sum": tf.add_n([tf.reduce_sum(tf.gather(table, id % rows), axis=1) for table in self.tables])}
 
         def signatures(self):
             return {"serving_default": self.serve.get_concrete_function()}
