@@ -84,8 +84,9 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
     worse than others is ended at once. With ``evaluator``, trials run to their end. ``fit`` returns the model of the
     best trial's Params, fitted on all rows.
 
-    Trials that fail do not end the search. With ``storage`` and ``studyName``, a search that was interrupted goes on
-    with the trials that are missing; only one program may run a study at a time.
+    Trials that fail do not end the search, unless a Param cannot have its value (``ParamError``). With ``storage`` and
+    ``studyName``, a search that was interrupted goes on with the trials that are missing; only one program may run a
+    study at a time.
 
     Parameters
     ----------

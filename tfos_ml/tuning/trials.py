@@ -13,7 +13,7 @@ from tfos_ml.common import filesystems
 from tfos_ml.common.limits import POLL_SECONDS, TRIALS_END_SECONDS
 from tfos_ml.common.spark_api import inheriting
 from tfos_ml.driver.spark_job import SparkJob
-from tfos_ml.errors import ModelError, TrialPrunedError
+from tfos_ml.errors import ModelError, ParamError, TrialPrunedError
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, cluster_estimators
 from tfos_ml.stages.tf_model import TFModel
 from tfos_ml.tuning.folds import MARK, parts_of
@@ -120,12 +120,13 @@ class Trials:
     def __init__(self, study: Any, objective: Objective):
         self._study, self._objective = study, objective
         self._is_stopped = False
+        self._wrong: ParamError | None = None  # every trial would raise it
         self.failures: dict[int, Exception] = {}
 
     def run(self, spark: SparkSession, count: int, parallelism: int) -> None:
         """Run so many trials. If this is interrupted, it cancels the fits that run.
 
-        Raises what the study raises, as when its storage does not answer.
+        Raises what the study raises, as when its storage does not answer, and the first ``ParamError`` of a trial.
         """
 
         def optimize() -> None:  # with the job's tag, which the fits of all threads get
@@ -139,8 +140,8 @@ class Trials:
             self._is_stopped = True
             job.cancel(TRIALS_END_SECONDS)
             raise
-        if job.error is not None:
-            raise job.error
+        if error := job.error or self._wrong:
+            raise error
 
     def _run(self, trial: Any) -> float:
         from optuna import TrialPruned
@@ -156,6 +157,9 @@ class Trials:
         except TrialPruned:  # of the space itself
             raise
         except Exception as error:
+            if isinstance(error, ParamError):
+                self._wrong = error
+                self._study.stop()
             if self._is_stopped:
                 trial.set_user_attr(INTERRUPTED, True)
                 self._study.stop()
