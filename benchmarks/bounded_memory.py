@@ -16,7 +16,6 @@ import argparse
 import os
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -27,7 +26,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 from executors import session
-from peak_memory import PARTS
+from peak_memory import PARTS, Peak
 from pyspark.sql import DataFrame, SparkSession
 
 from tfos_ml import KerasEstimator, TFEstimator
@@ -51,26 +50,9 @@ def rows_of(spark: SparkSession, rows: int) -> DataFrame:
     return spark.range(0, rows, 1, 8).mapInArrow(fill, "features array<float>, label long")
 
 
-class NodePeak(threading.Thread):
-    """The most memory that nodes have while the block runs, in bytes; a context manager."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.bytes = 0
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        """Look again and again."""
-        while not self._over.wait(0.2):
-            self.bytes = max(self.bytes, _processes() + _shared())
-
-    def __enter__(self) -> NodePeak:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
+def nodes() -> int:
+    """Bytes that nodes have, with those in shared memory."""
+    return _processes() + _shared()
 
 
 def _processes() -> int:
@@ -183,9 +165,9 @@ def measure(spark: SparkSession, rows: int, ratio: int, contenders: list[str]) -
             found = {}
             for held in (PLENTY, str(budget)):
                 spark.conf.set("spark.tfos_ml.spoolMemory", held)
-                with NodePeak() as small:
+                with Peak(nodes) as small:
                     contend(rows_of(spark, rows // 100), shuffle)
-                with NodePeak() as large:
+                with Peak(nodes) as large:
                     rate = contend(rows_of(spark, rows), shuffle)
                 found[held] = rate, large.bytes, large.bytes - small.bytes
             (in_memory, _, _), (rate, peak, taken) = found[PLENTY], found[str(budget)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import psutil
+from typing_extensions import Self
 
 PARTS = ("pyspark.daemon", "pyspark/daemon", "tfos_ml.worker.", "tfos_ml.agent.")
 
@@ -21,23 +23,38 @@ def memory() -> int:
     return held
 
 
-class Peak(threading.Thread):
-    """The most memory seen while the block runs; a context manager."""
+class Watching(threading.Thread):
+    """Looks again and again while the block runs; a context manager."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.bytes = 0
         self._over = threading.Event()
 
-    def run(self) -> None:
-        """Look again and again."""
-        while not self._over.wait(0.3):
-            self.bytes = max(self.bytes, memory())
+    def look(self) -> None:
+        """What a subclass does each time."""
+        raise NotImplementedError
 
-    def __enter__(self) -> Peak:
+    def run(self) -> None:
+        """Of the thread."""
+        while not self._over.wait(0.2):
+            self.look()
+
+    def __enter__(self) -> Self:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join()
+
+
+class Peak(Watching):
+    """The most memory seen while the block runs: by default that of Spark's Python workers, in bytes."""
+
+    def __init__(self, of: Callable[[], int] = memory) -> None:
+        super().__init__()
+        self.bytes, self._of = 0, of
+
+    def look(self) -> None:
+        """As of ``Watching``."""
+        self.bytes = max(self.bytes, self._of())

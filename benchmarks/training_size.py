@@ -13,7 +13,6 @@ import math
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import large_models
 import psutil
 from large_models import BATCH, EPOCHS, ROWS
+from peak_memory import Watching
 from pyspark.sql import SparkSession
 
 from tfos_ml import KerasEstimator
@@ -71,36 +71,26 @@ def spark_fit(name: str, size: int, workers: int) -> dict[str, Any]:
     return {**found, "peaks": watch.peaks, "above_idle": watch.above_idle()}
 
 
-class Watch(threading.Thread):
-    """The peaks of this process, which is the driver, its JVM, and those that note something; a context manager."""
+class Watch(Watching):
+    """The peaks of this process, which is the driver, its JVM, and those that note something."""
 
     def __init__(self, notes: str) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self._notes = Path(notes)
         driver = psutil.Process()
         java = next(child for child in driver.children(recursive=True) if child.name() == "java")
         self._idle = {process.pid: large_models.status(process.pid, "VmRSS") for process in (driver, java)}
         self.peaks: dict[int, int] = {}
-        self._over = threading.Event()
 
     def above_idle(self) -> list[int]:
         """Of the driver's Python process and of its JVM: what they had at most above what they began with."""
         return [max(0, self.peaks[pid] - idle) for pid, idle in self._idle.items()]
 
-    def run(self) -> None:
-        """Look again and again."""
-        while not self._over.wait(0.2):
-            for pid in [*self._idle, *(int(file.name) for file in self._notes.iterdir())]:
-                with contextlib.suppress(OSError):  # it has ended
-                    self.peaks[pid] = max(self.peaks.get(pid, 0), large_models.status(pid, "VmHWM"))
-
-    def __enter__(self) -> Watch:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join()
+    def look(self) -> None:
+        """As of ``Watching``."""
+        for pid in [*self._idle, *(int(file.name) for file in self._notes.iterdir())]:
+            with contextlib.suppress(OSError):  # it has ended
+                self.peaks[pid] = max(self.peaks.get(pid, 0), large_models.status(pid, "VmHWM"))
 
 
 def _peak(process: dict[str, Any]) -> int:
