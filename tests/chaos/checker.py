@@ -233,13 +233,16 @@ RESULTS: dict[str, Callable[[Run, Path, dict[str, Any]], list[str]]] = {
 }
 
 
-def left_over(place: Place, before: Before, injections: list[Injection]) -> list[str]:
+def left_over(place: Place, before: Before, injections: list[Injection], program: str) -> list[str]:
     """What a run has left, once it had time to clean up.
 
-    Who has lost its guardian with itself cannot: its files are there until the next fit.
+    Who has lost its guardian with itself cannot: its files are there until the next fit. A job of Spark's own that is
+    interrupted by Ctrl-C runs to its end, as that of ``mapInPandas(...).collect()`` does in PySpark 4.3.
     """
     names = {one.fault.what for one in injections if one.time is not None}
     alone = "kill all" in names or ("kill reaper" in names and not names.isdisjoint((*SUPERVISOR, *EXECUTOR, *LINK)))
+
+    runs_on = program in SPARKS_OWN and "interrupt" in names
 
     def left() -> dict[str, Any]:
         now = place.driver.look()
@@ -248,7 +251,7 @@ def left_over(place: Place, before: Before, injections: list[Injection]) -> list
             "files": set() if alone else conftest.our_files() - before.files,
             "ports": place.driver.ports() - before.ports,
             "threads": list((Counter(now["threads"]) - before.threads).elements()),
-            "jobs": now["jobs"],
+            "jobs": [] if runs_on else now["jobs"],
         }
         return {kind: what for kind, what in all_of_it.items() if what}
 

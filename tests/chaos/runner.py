@@ -78,11 +78,11 @@ class Runner:
             violations += self._after_driver()
         else:
             violations += checker.judge(run, directory, outcome, injections)
-            violations += checker.left_over(place, before, injections)
+            violations += checker.left_over(place, before, injections, run.program)
             if "error" in outcome or any(one.fault.what == "kill all" for one in injections):
                 last = max((one.time for one in injections if one.time is not None), default=began)
                 to_next, again = self._fit_again(place, f"{run.seed}-{run.number}-next", last)
-                violations += again + checker.left_over(place, before, [])
+                violations += again + checker.left_over(place, before, [], run.program)
         if any(one.fault.what in DAEMON for one in injections):  # Spark may not have noticed
             self.leave()
         if self._disk is not None:

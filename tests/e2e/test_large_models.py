@@ -155,6 +155,6 @@ def test_a_worker_keeps_few_copies_of_the_weights_beside_what_plain_keras_has(sp
     ).fit(rows)
     (plain,), workers = growths(alone), growths(together)
     assert len(workers) == 2
-    # The peaks of equal runs differ by a copy of the weights and more, so the aim of one copy is for benchmarks/size.py;
-    # a try that keeps the gradients of its steps exceeds this.
+    # Peaks of equal runs differ by a copy of the weights and more, so benchmarks/size.py has the aim of one copy.
+    # A try that keeps the gradients of its steps exceeds this.
     assert max(workers) < plain + 4 * WEIGHTS, f"plain {plain >> 20} MB, workers {[w >> 20 for w in workers]} MB"
