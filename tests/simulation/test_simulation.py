@@ -109,3 +109,10 @@ class TestFound:
         error = Fit(drawn(2_276_838)).play().error
         assert isinstance(error, errors.NotEnoughSlotsError)
         assert "Spark has lost what they returned" in str(error)
+
+    def test_a_node_that_stands_before_all_have_met_is_named(self):
+        stands = Fault("supervisor stands", 2.7, 1, 60.0)
+        schedule = replace(drawn(57235), max_restarts=0, least=2, faults=(stands,))
+        error = Fit(schedule).play().error
+        assert isinstance(error, errors.ReservationTimeoutError)
+        assert "['worker:1']" in str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.telemetry import NodeTelemetry
-from tfos_ml.common.limits import GATHER_GRACE_SECONDS, POLL_SECONDS
+from tfos_ml.common.limits import POLL_SECONDS
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import ChannelClosedError
@@ -75,8 +76,8 @@ class NodeRun:
         self._timeline = timeline
         self._standalone = standalone
         self._telemetry = NodeTelemetry(member)
-        grace = 0 if self._task.barrier else GATHER_GRACE_SECONDS
-        deadline = timeline.began + self._task.reservation_timeout + grace
+        # the driver knows which nodes are missing, and ends a connected run
+        deadline = math.inf if self._task.control else timeline.began + self._task.reservation_timeout
         self._state = NodeState(member, deadline, is_standalone=standalone is not None)
         self._monitor = ProcessMonitor(resources.child, resources.channel)
         self._exchange: Future[list[str]] | None = None  # with the other nodes, under way

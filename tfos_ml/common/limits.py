@@ -28,7 +28,6 @@ SERVER_CLOSE_SECONDS = 5.0  # for calls that are being answered when a server cl
 
 # The start of a run
 RESERVATION_TIMEOUT = 600.0  # for all nodes to start, by default
-GATHER_GRACE_SECONDS = 10.0  # more than that for the nodes: the driver knows which are missing
 CONNECT_SECONDS = 3.0  # for a connection to the driver's server
 FIRST_ANSWER_SECONDS = 10.0  # of that server
 ARRIVE_SECONDS = 30.0  # from the first task of a barrier stage to the last: hosts unpack archives, start Python
@@ -120,7 +119,6 @@ SHORTER = {
     "a run is given up while Spark has its tasks": (LEASE_SECONDS + LEASE_GRACE_SECONDS, SPARK_NETWORK_SECONDS),
     "a node reports several times before its failure counts": (4 * PING_SECONDS, COLLATERAL_SECONDS),
     "a stuck process has time to be reported": (CALL_TIMEOUT, CULPRIT_SECONDS),
-    "the driver names the missing nodes before they give up": (CALL_TIMEOUT, GATHER_GRACE_SECONDS),
     "a task has time for the first answer": (CONNECT_SECONDS + FIRST_ANSWER_SECONDS, ARRIVE_SECONDS),
     "a server closes before its run has been cleaned up": (SERVER_CLOSE_SECONDS, CLEANUP_SECONDS),
     "a node hears that it must stop before its tasks are canceled": (2 * PING_SECONDS, TASKS_END_SECONDS),

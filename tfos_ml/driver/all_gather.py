@@ -38,6 +38,11 @@ class AllGather:
             self._is_connected = False
         return self._is_connected
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether the tasks are known not to be connected, so that none comes here."""
+        return self._is_connected is False
+
     def _enter(self, call: Enter) -> bool:
         return self._entered.setdefault(call.rank, call.task) == call.task
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -162,7 +163,7 @@ class Attempt:
             logger.warning("Files that an attempt has staged beside exportDir could not be deleted: %s", error)
 
     def _watch(self, run: Run, df: DataFrame, driver_program: bytes | None) -> SparkJob:
-        """Run the job to its end. Nodes of a plain job first gather; only one cluster gathers at a time."""
+        """Run the job to its end. Its nodes gather first; those of only one plain job, whose tasks start one by one."""
         nodes = map_in_arrow(
             df, partial(run_node, run.task), results.RESULT_SCHEMA, barrier=self._task.barrier, profile=self._profile
         )
@@ -171,12 +172,9 @@ class Attempt:
         def collect() -> results.Results:
             return results.received(rows())
 
-        if self._task.barrier:
-            job = run.start(collect)
-        else:
-            with gather_lock:
-                job = run.start(collect, driver_program)
-                run.gather(job, lambda: self._waits_for_slots(job))
+        with nullcontext() if self._task.barrier else gather_lock:
+            job = run.start(collect, driver_program)
+            run.gather(job, lambda: self._waits_for_slots(job))
         for _ in run.polls(job):
             self._waits_for_slots(job)
             self._grow()
@@ -241,7 +239,7 @@ class Attempt:
         present = {rank for rank in self._control.nodes.present() if rank >= self._task.first_rank}
         nodes = self._nodes()
         self._slots.update(bool(present) or not job.waits_for_slots(bool(nodes)), have_met=bool(nodes))
-        return not nodes or self._slots.others_hold()
+        return not nodes or (not self._task.barrier and self._slots.others_hold())  # a barrier stage has all or none
 
     def _nodes(self) -> dict[int, NodeProgress]:
         return {} if self._control is None else self._control.nodes.progress()

@@ -111,7 +111,7 @@ class Run:
             self.control.nodes.expire_leases(self.task.lease, self.control.connected_ports)
 
     def gather(self, job: SparkJob, waits_for_slots: Callable[[], bool] = lambda: False) -> None:
-        """Wait until all nodes have contacted the control server, or their job has ended; their leases begin then.
+        """Wait until all nodes have met, run apart, or their job has ended; the leases of those that have met begin.
 
         Waits without limit while `waits_for_slots` returns true. Otherwise raises ``ReservationTimeoutError``, which
         names the missing nodes, after ``task.reservation_timeout``. Also raises as :meth:`check`.
@@ -119,7 +119,7 @@ class Run:
         since = time.monotonic()
         for _ in self.polls(job):
             missing = self.missing()
-            if not missing:
+            if not missing or self.control.all_gather.is_apart:
                 break
             if waits_for_slots():
                 since = time.monotonic()
@@ -127,8 +127,8 @@ class Run:
                 raise errors.ReservationTimeoutError(
                     f"{len(missing)} of {self.task.template.size} nodes have not started within reservationTimeout="
                     f"{self.task.reservation_timeout:g} s: {missing}. Check that there are executors for them "
-                    "(spark.dynamicAllocation.maxExecutors, other jobs). Raise reservationTimeout if executors start "
-                    "slowly."
+                    "(spark.dynamicAllocation.maxExecutors, other jobs), and that their hosts are not frozen. Raise "
+                    "reservationTimeout if executors start slowly."
                 )
         infos = [decode_text(NodeInfo, info) for info in self.control.all_gather.first().values()]
         self.control.nodes.begin_leases({info.rank: info.host for info in infos})
