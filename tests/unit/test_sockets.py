@@ -98,15 +98,17 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
         list(pool.map(connect, range(2)))
 
 
+@pytest.mark.parametrize("stays", [False, True], ids=["leaves", "stays"])
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n" + bytes(100), b"\0" * 68])
-def test_strangers_do_not_disturb(said):
+def test_strangers_do_not_disturb(said, stays):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(PeerAllReduce.connect, 0, addresses, SECRET, DEADLINE)
         stranger = connected(addresses[0])
         stranger.sendall(said)
-        with contextlib.suppress(OSError):  # it has been sent away already
-            stranger.shutdown(socket.SHUT_WR)
+        if not stays:
+            with contextlib.suppress(OSError):  # it has been sent away already
+                stranger.shutdown(socket.SHUT_WR)
         second = pool.submit(PeerAllReduce.connect, 1, addresses, SECRET, DEADLINE)
         with contextlib.closing(first.result()) as one, contextlib.closing(second.result()) as other, stranger:
             sums = pool.map(lambda mesh: mesh.all_reduce(np.ones(3)), [one, other])

@@ -93,7 +93,8 @@ STORE_ANSWER_SECONDS = 5.0  # for a connection, of several attempts
 STORE_SILENT_SECONDS = 30.0  # between two bytes of an answer
 
 # Workers of KerasEstimator
-GREETING_SECONDS = 20.0  # for another worker to prove its identity
+GREETING_SECONDS = 20.0  # for another worker, which may be busy with others, to prove its identity
+GUEST_SECONDS = 2.0  # for whoever connects to a worker to do so, while others wait
 LISTEN_RETRY_SECONDS = 0.05  # until another worker listens
 AWAKE_SECONDS = 0.005  # that a worker looks for bytes again and again, before it sleeps until some arrive
 TRAINED_SECONDS = 1.0  # between two reports of how far the training is
@@ -122,6 +123,7 @@ SHORTER = {
     "a task has time for the first answer": (CONNECT_SECONDS + FIRST_ANSWER_SECONDS, ARRIVE_SECONDS),
     "a server closes before its run has been cleaned up": (SERVER_CLOSE_SECONDS, CLEANUP_SECONDS),
     "a node hears that it must stop before its tasks are canceled": (2 * PING_SECONDS, TASKS_END_SECONDS),
+    "a silent stranger is sent away before a worker behind it gives up": (GUEST_SECONDS, GREETING_SECONDS),
     "a request is given up before its client takes the server for hung": (FORK_REQUEST_SECONDS, FORK_ANSWER_SECONDS),
     "several answers of MLflow's server fit into the end of a fit": (
         3 * TRACKING_ANSWER_SECONDS,

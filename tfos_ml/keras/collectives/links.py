@@ -16,16 +16,15 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tfos_ml.common.limits import GREETING_SECONDS, LISTEN_RETRY_SECONDS
+from tfos_ml.common.limits import GREETING_SECONDS, GUEST_SECONDS, LISTEN_RETRY_SECONDS
 from tfos_ml.protocol.addresses import is_loopback
 
-_GUESTS = 256  # unproven connections at the same time; the oldest is closed for a new one
 _BACKLOG = 128
 _RANK = struct.Struct("!I")
 _HASH_BYTES, _TAG_BYTES = 32, 16
@@ -34,7 +33,6 @@ _NONCE = struct.Struct("!QI")  # of a message, and of a piece of it
 _CALLER, _LISTENER = (b"caller", b"listener"), (b"listener", b"caller")
 
 Keys: TypeAlias = tuple[bytes, bytes]  # of what this side sends, and of what it receives
-Greeting: TypeAlias = Generator[bytes, bytes, tuple[int, Keys]]
 
 
 class AlteredMessageError(OSError):
@@ -131,13 +129,12 @@ def connect(rank: int, addresses: Sequence[str], secret: bytes, deadline: float,
         with _listen(_split(addresses[rank])) as listener:
             for other in range(rank):
                 links[other] = _call(rank, _split(addresses[other]), secret, deadline, encrypts)
-            with _Reception(listener, rank, secret) as reception:
-                while len(links) < len(addresses) - 1:
-                    connection, other, keys = reception.next(deadline)
-                    if rank < other < len(addresses) and other not in links:
-                        links[other] = Link(connection, keys, encrypts)
-                    else:
-                        connection.close()
+            while len(links) < len(addresses) - 1:
+                connection, other, keys = _answer(listener, rank, secret, deadline)
+                if rank < other < len(addresses) and other not in links:
+                    links[other] = Link(connection, keys, encrypts)
+                else:
+                    connection.close()
     except BaseException as error:
         for link in links.values():
             link.connection.close()
@@ -169,81 +166,20 @@ def _listen(address: tuple[str, int]) -> socket.socket:
     return socket.create_server(("", port), family=family, dualstack_ipv6=is_dual, backlog=_BACKLOG)
 
 
-class _Guest:
-    """A client that has not proven its identity yet."""
+def _answer(listener: socket.socket, rank: int, secret: bytes, deadline: float) -> tuple[socket.socket, int, Keys]:
+    """The next caller that knows the secret, its rank and the keys; raises ``TimeoutError``.
 
-    def __init__(self, connection: socket.socket, greeting: Greeting):
-        connection.setblocking(False)
-        self._connection = connection
-        self._greeting = greeting
-        self._say(next(greeting))
-
-    def _say(self, message: bytes) -> None:
-        self._received, self._expected = b"", len(message)  # theirs are as long as ours
-        self._connection.sendall(message)
-
-    def take(self) -> tuple[int, Keys] | None:
-        """Receive; returns the rank and the keys once the client has proven its identity. Raises ``OSError`` if not."""
-        more = self._connection.recv(self._expected - len(self._received))
-        if not more:
-            raise ConnectionError("end of the stream")
-        self._received += more
-        if len(self._received) == self._expected:
+    Callers are answered one after another. A stranger that says nothing is sent away before those behind it give up.
+    """
+    while True:
+        listener.settimeout(_left(deadline))
+        with contextlib.suppress(OSError):  # of a caller that has gone
+            connection, _ = listener.accept()
             try:
-                self._say(self._greeting.send(self._received))
-            except StopIteration as end:
-                proven: tuple[int, Keys] = end.value
-                return proven
-        return None
-
-
-class _Reception:
-    """Shakes hands with all clients at the same time; a context manager, which closes unproven connections."""
-
-    def __init__(self, listener: socket.socket, rank: int, secret: bytes):
-        self._listener, self._rank, self._secret = listener, rank, secret
-        self._guests: dict[socket.socket, _Guest] = {}
-        self._selector = selectors.DefaultSelector()
-
-    def __enter__(self) -> _Reception:
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for connection in self._guests:
-            connection.close()
-        self._selector.close()
-
-    def next(self, deadline: float) -> tuple[socket.socket, int, Keys]:
-        """The next caller that knows the secret, its rank and the keys; raises ``TimeoutError``."""
-        while True:
-            for key, _ in self._selector.select(_left(deadline)):
-                connection = key.fileobj
-                if connection is self._listener:
-                    self._welcome()
-                elif connection in self._guests:  # else it has just been closed
-                    assert isinstance(connection, socket.socket)
-                    try:
-                        proven = self._guests[connection].take()
-                    except OSError:  # a stranger
-                        self._forget(connection).close()
-                        continue
-                    if proven is not None:
-                        return self._forget(connection), *proven
-
-    def _welcome(self) -> None:
-        with contextlib.suppress(OSError):  # gone again
-            connection, _ = self._listener.accept()
-            self._guests[connection] = _Guest(connection, _greeting(self._rank, self._secret, _LISTENER))
-            self._selector.register(connection, selectors.EVENT_READ)
-        if len(self._guests) > _GUESTS:
-            self._forget(next(iter(self._guests))).close()
-
-    def _forget(self, connection: socket.socket) -> socket.socket:
-        self._selector.unregister(connection)
-        del self._guests[connection]
-        return connection
+                until = min(deadline, time.monotonic() + GUEST_SECONDS)
+                return connection, *_greet(connection, rank, secret, _LISTENER, until)
+            except OSError:  # a stranger
+                connection.close()
 
 
 def _call(rank: int, address: tuple[str, int], secret: bytes, deadline: float, encrypts: bool) -> Link:
@@ -253,7 +189,7 @@ def _call(rank: int, address: tuple[str, int], secret: bytes, deadline: float, e
         try:
             connection = socket.create_connection(address, timeout=_left(deadline))
             until = min(deadline, time.monotonic() + GREETING_SECONDS)
-            return Link(connection, _greet(connection, _greeting(rank, secret, _CALLER), until), encrypts)
+            return Link(connection, _greet(connection, rank, secret, _CALLER, until)[1], encrypts)
         except OSError:  # not there yet, or still another's port
             if connection is not None:
                 connection.close()
@@ -261,40 +197,36 @@ def _call(rank: int, address: tuple[str, int], secret: bytes, deadline: float, e
             time.sleep(LISTEN_RETRY_SECONDS)
 
 
-def _greet(connection: socket.socket, greeting: Greeting, deadline: float) -> Keys:
-    """Shake hands with a worker; raises ``OSError`` if it does not prove its identity in time."""
-    message = next(greeting)
-    while True:
-        connection.settimeout(_left(deadline))
-        connection.sendall(message)
-        received = b""
-        while len(received) < len(message):
-            connection.settimeout(_left(deadline))
-            more = connection.recv(len(message) - len(received))
-            if not more:
-                raise ConnectionError("end of the stream")
-            received += more
-        try:
-            message = greeting.send(received)
-        except StopIteration as end:
-            keys: Keys = end.value[1]
-            return keys
-
-
-def _greeting(rank: int, secret: bytes, roles: tuple[bytes, bytes]) -> Greeting:
-    """The handshake: yields what to send, is sent the received answer of the same length; returns rank and keys.
+def _greet(
+    connection: socket.socket, rank: int, secret: bytes, roles: tuple[bytes, bytes], deadline: float
+) -> tuple[int, Keys]:
+    """Shake hands; returns the other's rank, and the keys.
 
     Each side sends its rank with a random number, and then a keyed hash of its role and of both messages. Raises
-    ``PermissionError`` if the other side does not know the secret.
+    ``OSError`` if the other side does not know the secret, or is not heard of in time.
     """
     mine = _RANK.pack(rank) + os.urandom(_HASH_BYTES)
-    theirs = yield mine
+    theirs = _swapped(connection, mine, deadline)
     ways = (roles[0] + mine + theirs, roles[1] + theirs + mine)
     proofs = [hmac.digest(secret, way, "sha256") for way in ways]
-    if not hmac.compare_digest((yield proofs[0]), proofs[1]):
+    if not hmac.compare_digest(_swapped(connection, proofs[0], deadline), proofs[1]):
         raise PermissionError("the other side does not know the secret")
     ours, others = (hmac.digest(secret, b"key of the " + way, "sha256") for way in ways)
     return _RANK.unpack_from(theirs)[0], (ours, others)
+
+
+def _swapped(connection: socket.socket, message: bytes, deadline: float) -> bytes:
+    """Send a message; returns one of the same length that the other side has sent."""
+    connection.settimeout(_left(deadline))
+    connection.sendall(message)
+    received = b""
+    while len(received) < len(message):
+        connection.settimeout(_left(deadline))
+        more = connection.recv(len(message) - len(received))
+        if not more:
+            raise ConnectionError("end of the stream")
+        received += more
+    return received
 
 
 def _left(deadline: float) -> float:
