@@ -109,17 +109,17 @@ def test_commands_are_there():
 
 
 def test_options_of_the_doctor_are_those_that_it_has():
-    from tfos_ml.doctor.command import _parser
+    from tfos_ml.__main__ import parser
 
     asked = [line for line in commands() if line.startswith("python -m tfos_ml doctor")]
     assert len(asked) >= 4
     for line in asked:
         arguments = [part.strip("'") for part in line.split()[3:]]
-        assert _parser().parse_args(arguments).command == "doctor"
+        assert parser().parse_args(arguments).command == "doctor"
 
 
 def test_options_of_pack_are_those_that_it_has():
-    from tfos_ml.pack.command import parser
+    from tfos_ml.__main__ import parser
 
     asked = [line for line in commands() if line.startswith("python -m tfos_ml pack")]
     assert len(asked) >= 2

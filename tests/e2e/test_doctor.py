@@ -144,7 +144,7 @@ def test_a_python_of_the_executors_without_packages(report, tmp_path):
 
 @pytest.mark.parametrize("arguments", [["--conf", "spark.cores"], ["--nodes", "0"], ["--master", "a", "--remote", "b"]])
 def test_arguments_that_are_none(arguments, capsys):
-    from tfos_ml.doctor.command import main
+    from tfos_ml.__main__ import main
 
     with pytest.raises(SystemExit) as ended:
         main(["doctor", *arguments])
@@ -156,7 +156,7 @@ def test_arguments_that_are_none(arguments, capsys):
 
 
 def test_too_few_slots(spark, capsys):
-    from tfos_ml.doctor.command import main
+    from tfos_ml.__main__ import main
 
     assert main(["doctor", "--json", "--nodes", "5"]) == 1
     (one,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["status"] == "failed"]

@@ -17,8 +17,8 @@ from conftest import CLUSTER, LOCAL
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
+from tfos_ml.__main__ import main
 from tfos_ml.common.packed import MANIFEST
-from tfos_ml.pack.command import main
 
 HERE = ".".join(platform.python_version_tuple()[:2])
 MACHINE = platform.machine()

@@ -8,11 +8,12 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import tfos_ml
+from tfos_ml.common.extras import version_of
 from tfos_ml.common.limits import DOCTOR_SECONDS, SESSION_STOP_SECONDS
 from tfos_ml.doctor import host
 from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding
@@ -32,30 +33,6 @@ _NOT_STARTED = (
     "Spark printed above says more."
 )
 _NOT_REACHED = "Check that the Spark Connect server runs at the address of --remote."
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code.
-
-    In a program with a Spark session, a notebook say, it looks at that session, and leaves it running.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments; by default those of this process.
-
-    Returns
-    -------
-    int
-        0 if nothing has failed, 1 if something has.
-
-    Examples
-    --------
-    >>> from tfos_ml.doctor.command import main
-    >>> main(["doctor", "--master", "local[2]"])                    # doctest: +SKIP
-    0
-    """
-    return run(_parser().parse_args(argv))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,12 +58,6 @@ def _line(finding: Finding) -> str:
     texts = [f"{finding.check}: {finding.message}", *([f"-> {finding.advice}"] if finding.advice else [])]
     lines = [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
     return f"{_MARKS[finding.status]} " + "\n     ".join(lines)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tfos_ml", description="Command line of tfos_ml.")
-    add_command(parser.add_subparsers(dest="command", required=True))
-    return parser
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -122,7 +93,7 @@ def _positive(text: str) -> int:
 def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     """All findings, as they come."""
     master = arguments.master or dict(arguments.conf).get("spark.master") or "local[*]"
-    pyspark = host.version_of("pyspark")
+    pyspark = version_of("pyspark")
     present = _active_session() if pyspark is not None else None
     yield host.check_python()
     yield from check_platform()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import re
@@ -23,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tfos_ml.common.cgroup import memory_headroom
-from tfos_ml.common.extras import EXTRAS
+from tfos_ml.common.extras import EXTRAS, version_of
 from tfos_ml.common.limits import JAVA_SECONDS
 from tfos_ml.data.spool import DISK_RESERVE, MEMORY_RESERVE, SHARED_MEMORY, disk_root
 
@@ -74,17 +71,6 @@ def check_python() -> Finding:
         advice = f"Use Python {newest}, here and on the executors: TensorFlow has no final release for newer ones."
         return Finding("Python", FAILED, version, advice)
     return Finding("Python", OK, version)
-
-
-def version_of(package: str) -> str | None:
-    """The version of a package, by whatever distribution (tensorflow-cpu, say); None if it is not installed."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(package)
-    for name in importlib.metadata.packages_distributions().get(package, ()):
-        return importlib.metadata.version(name)
-    if package == "pyspark" and importlib.util.find_spec(package) is not None:  # of SPARK_HOME, on PYTHONPATH
-        return str(importlib.import_module(package).__version__)
-    return None
 
 
 def check_packages(tensorflow_runs_here: bool) -> list[Finding]:

@@ -20,6 +20,7 @@ from mlflow.models import Model
 
 from tfos_ml import errors
 from tfos_ml.common.directories import owned_prefix
+from tfos_ml.common.extras import version_of
 from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import models, packages, pyfunc
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
@@ -89,8 +90,8 @@ def save_model(
     mlflow_model.add_flavor(
         FLAVOR_NAME,
         data=f"data/{DATA}",
-        tfos_ml_version=packages.version_of("tfos_ml"),
-        tensorflow_version=packages.version_of("tensorflow"),
+        tfos_ml_version=version_of("tfos_ml"),
+        tensorflow_version=version_of("tensorflow"),
     )
     # Not passed as an argument, because MLflow would warn if there is no example.
     mlflow_model.signature = signature or model_signature(scoring, None if example is None else columns_of(example))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import mlflow
 
 import tfos_ml
+from tfos_ml.common.extras import distribution_of
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable
@@ -18,28 +19,11 @@ PACKAGE = "tfos_ml"
 _SERVING = ("tensorflow", "msgspec", "numpy", "pandas", "pyarrow", "psutil")
 
 
-def version_of(package: str) -> str | None:
-    """Version of an importable package, also of a distribution such as tensorflow-cpu; None if not installed."""
-    if package == PACKAGE:
-        return tfos_ml.__version__
-    distribution = _distribution_of(package)
-    return None if distribution is None else importlib.metadata.version(distribution)
-
-
 def pip_requirements(*more: str) -> list[str]:
     """Requirements for serving, and `more` packages, in the versions that are installed here."""
-    distributions = [_distribution_of(package) for package in (PACKAGE, *_SERVING, *more)]
+    distributions = [distribution_of(package) for package in (PACKAGE, *_SERVING, *more)]
     versions = [f"{name}=={importlib.metadata.version(name)}" for name in distributions if name is not None]
     return [f"mlflow=={mlflow.__version__}", *versions]
-
-
-def _distribution_of(package: str) -> str | None:
-    """The name of the distribution of a package; None if it is not installed."""
-    try:
-        importlib.metadata.version(package)
-        return package
-    except importlib.metadata.PackageNotFoundError:
-        return next(iter(importlib.metadata.packages_distributions().get(package, ())), None)
 
 
 def code_paths(directory: Path) -> list[str]:
@@ -47,7 +31,7 @@ def code_paths(directory: Path) -> list[str]:
 
     The code is copied from where the package was imported: PYTHONPATH, or an archive of ``--py-files``.
     """
-    if _distribution_of(PACKAGE) is not None:
+    if distribution_of(PACKAGE) is not None:
         return []
     target = directory / PACKAGE
     _copy(importlib.resources.files(tfos_ml), target)

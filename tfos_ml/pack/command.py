@@ -6,7 +6,6 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -96,35 +95,6 @@ def _archive(text: str) -> Path:
     if not text.endswith(SUFFIXES):
         raise argparse.ArgumentTypeError(f"expected a name that ends with {' or '.join(SUFFIXES)}, got {text!r}")
     return Path(text).absolute()
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments; by default those of this process.
-
-    Returns
-    -------
-    int
-        0 if the archive is there, 1 if not.
-
-    Examples
-    --------
-    >>> from tfos_ml.pack.command import main
-    >>> main(["pack", "environment.tar.gz"])                        # doctest: +SKIP
-    0
-    """
-    return run(parser().parse_args(argv))
-
-
-def parser() -> argparse.ArgumentParser:
-    """The parser of this command alone."""
-    alone = argparse.ArgumentParser(prog="python -m tfos_ml")
-    add_command(alone.add_subparsers(dest="command", required=True))
-    return alone
 
 
 def run(arguments: argparse.Namespace) -> int:
