@@ -25,7 +25,7 @@ FATAL = ("kill child", "stop child", "kill supervisor", "stop supervisor", "term
 RECOVERABLE = (*FATAL, "term child", "kill executor", "stop executor", "cut link", "slow link", *IDLE, *CLOCK)
 FITS = ("fit", "dataset", "keras", "search")
 SPARKS_OWN = ("score", "score stream", "records", "infer")
-"""Programs whose job is Spark's: if its Python worker is killed, or the job canceled, the error is Spark's, too."""
+"""Programs whose job is Spark's: if it loses a worker or an executor, or is canceled, the error is Spark's, too."""
 CANCELED = {"cancel": "FitCancelledError", "interrupt": "KeyboardInterrupt"}
 
 
@@ -69,8 +69,9 @@ def _judge_error(run: Run, outcome: dict[str, Any], happened: list[Injection]) -
     expected = {CANCELED[one.fault.what] for one in happened if one.fault.what in CANCELED}
     if not happened:
         return [f"failed without a fault: {outcome['error']}: {outcome['message'][:2000]}"]
-    own = run.program in SPARKS_OWN and any(
-        one.fault.phase == "input" or one.fault.what in (*DAEMON, "cancel") for one in happened
+    own = run.program in SPARKS_OWN and (
+        "ExecutorLostFailure" in outcome["message"]
+        or any(one.fault.phase == "input" or one.fault.what in (*DAEMON, "cancel") for one in happened)
     )
     own |= any(one.fault.what == "raise" for one in happened) and "the user's own mistake" in outcome["message"]
     if not outcome["typed"] and outcome["error"] not in expected and not own:
