@@ -41,7 +41,7 @@ os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS = jvm_options()
 OUR_DAEMON = "--conf spark.python.daemon.module=tfos_ml.agent.daemon"
 os.environ["PYSPARK_SUBMIT_ARGS"] = f"{OUR_DAEMON} pyspark-shell"
 
-CLEAN_SECONDS = 10.0
+CLEAN_SECONDS = 30.0  # on a busy machine; it ends a hang, and a quiet one needs a second
 NO_MARKER = "0" * 32
 MODULES = {
     "tfos_ml.worker.main",
@@ -91,7 +91,7 @@ def open_for(waiting: Path) -> None:
     os.close(os.open(waiting, os.O_RDONLY | os.O_NONBLOCK))
 
 
-def ends(pid: int, seconds: float = 15.0) -> bool:
+def ends(pid: int, seconds: float = CLEAN_SECONDS) -> bool:
     """Whether a process, ours or not, ends within a deadline."""
     try:
         descriptor = os.pidfd_open(pid)

@@ -18,7 +18,6 @@ import pytest
 from connect_server import needs_connect_server
 from elsewhere import interpreter_without
 
-pytestmark = pytest.mark.timeout(150)
 SECONDS = 60  # what it promises
 LOCAL = ("--master", "local[2]")
 PATIENT = ("--seconds", "110")  # where all checks have to succeed, whatever else this machine does

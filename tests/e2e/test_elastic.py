@@ -21,10 +21,7 @@ from trained_rows import check_rows, note_steps
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
 
-pytestmark = [
-    pytest.mark.timeout(300),
-    pytest.mark.filterwarnings("ignore:Training on several workers", "ignore:Skipping variable loading"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Training on several workers", "ignore:Skipping variable loading")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import train_functions
 
 from tfos_ml import KerasEstimator, TFEstimator, TFParallel, errors
 
-pytestmark = pytest.mark.timeout(300)
 ENCRYPTED = {
     "spark_authenticate": "true",
     "spark_authenticate_secret": "of these tests",

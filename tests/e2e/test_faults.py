@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 import train_functions
-from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, ON_CONNECT, lives, on, our_processes, wait_until
+from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, ON_CONNECT, lives, on, our_processes, seconds, wait_until
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
@@ -40,7 +40,7 @@ def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(an
         estimator(train_functions.fail_on_one, tmp_path).fit(features(any_spark))
 
     # Tasks have TASKS_END_SECONDS to end by themselves, of which a loaded machine may need all.
-    assert time.time() - float((tmp_path / "failed_at").read_text()) < 2 * TASKS_END_SECONDS
+    assert time.time() - float((tmp_path / "failed_at").read_text()) < seconds(2 * TASKS_END_SECONDS)
     error = caught.value
     assert (error.role, error.index, error.exit_code) == ("worker", 1, 1)
     assert error.host

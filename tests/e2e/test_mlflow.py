@@ -153,7 +153,7 @@ class Fitted:
             command = [sys.executable, "-c", WATCHER, server.uri, "watched", str(directory)]
             with subprocess.Popen(command) as watcher:
                 self.model = pipeline.fit(self.df)
-                watcher.wait(30)
+                watcher.wait(150)
             (self.run,) = runs_of(client, "watched")
             self.client = client
             layers = client.download_artifacts(self.run.info.run_id, "model_summary.txt", str(directory))

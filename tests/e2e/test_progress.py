@@ -47,7 +47,7 @@ def test_a_line_per_epoch_and_where_the_time_went(spark, capsys):
     took = time.monotonic() - began
     shown = capsys.readouterr()
     assert list(timeline) == ["checks", "job", "process", "meeting", "rows", "training", "export", "return"]
-    assert 0.8 * took < sum(timeline.values()) <= took + 0.01
+    assert 0.5 * took < sum(timeline.values()) <= took + 0.01
     assert re.search(r"^TFEstimator\.fit: .*job \d+\.\d s", shown.err, re.MULTILINE)
     lines = shown.out.splitlines()
     assert lines == [

@@ -32,7 +32,6 @@ def ending_after(directory: Path, updates):
 
 
 @pytest.mark.chaos  # test_elastic.py kills processes between checkpoints within an epoch, too
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("at_once", "resumed_at"), [(1, (6, 3, 9)), (5, (5, 5, 5))])
 def test_weights_and_history_are_those_of_plain_keras(spark, tmp_path, at_once, resumed_at):
     expected = Expected(steps_per_execution=at_once)

@@ -80,7 +80,6 @@ def search(estimator, **params):
     return OptunaSearch(estimator=estimator, pruner=pruner, **{**given, "sampler": sampler, **params})
 
 
-@pytest.mark.timeout(300)
 def test_a_search_prunes_goes_on_from_its_storage_and_is_saved(spark, tmp_path):
     df = rows(spark)
     stored = {"storage": f"sqlite:///{tmp_path}/study.db", "studyName": "line"}

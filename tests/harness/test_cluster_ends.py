@@ -13,7 +13,7 @@ from spark_of_processes import wait_until
 
 from tfos_ml import InputMode, errors
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("without_spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_spark")]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from spark_of_processes import ProcessSpark
 
 from tfos_ml import TFModel, errors
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("without_spark")]
+pytestmark = pytest.mark.usefixtures("without_spark")
 WINDOW, CHUNK = 32 << 20, 4 << 20
 SMALLER = {"tfos_ml.agent.feeder.WINDOW_BYTES": WINDOW, "tfos_ml.data.spool.CHUNK_BYTES": CHUNK}
 LARGE = {"rows": 20_000, "width": 1000}  # 8 kB each: 160 MB, five times the window

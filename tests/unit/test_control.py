@@ -20,7 +20,7 @@ from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportProgress
 from tfos_ml.protocol.failure import find_failure
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 SAID = {}  # calls and reports of each node, by server
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,7 +37,6 @@ from tfos_ml.keras.step.reduction_plan import ReductionPlan
 from tfos_ml.keras.step.variables import TrainingVariables
 
 pytestmark = pytest.mark.slow
-SECONDS = 30.0
 
 
 def rows_of(model, data, directory):
@@ -83,9 +81,7 @@ RARE = {  # of each kind of program some are in make test
 def test_what_is_not_exact_is_told(program, tmp_path: Path):
     make, said = WRONG[program]
     data = ROWS.get(program, numbers)()
-    started = time.monotonic()
     text = told(make, data, tmp_path)
-    assert time.monotonic() - started < SECONDS
     if said:
         assert said in text
     else:

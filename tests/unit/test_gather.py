@@ -15,7 +15,7 @@ from tfos_ml.protocol.addresses import ControlAddress, Endpoint
 from tfos_ml.protocol.cluster_template import make_template
 
 NODES = 3
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Stage:

@@ -13,7 +13,7 @@ from tfos_ml.agent.reaper import Reaper
 from tfos_ml.worker.fork_server import MARKER
 
 pytestmark = pytest.mark.slow
-DEADLINE = 15.0
+DEADLINE = 60.0
 
 
 SUPERVISOR = """
@@ -139,5 +139,5 @@ class TestFinish:
         if is_known:
             guardian.guard(pid=child.pid)
         assert not guardian.finish(report=True)
-        assert child.wait(1) == -signal.SIGKILL
+        assert child.wait(DEADLINE) == -signal.SIGKILL
         assert not directory.exists()

@@ -39,7 +39,7 @@ from tfos_ml.protocol.control_messages import (
 from tfos_ml.protocol.failure import NodeFailure, find_failure
 from tfos_ml.tfcluster.shutdown import ClusterAddress
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 FAULTS = ["lost", "late", "doubled", "overtaken"]
 each_fault = pytest.mark.parametrize("fault", FAULTS)
 

@@ -13,7 +13,7 @@ from tfos_ml.agent.reaper import kill_tree
 from tfos_ml.common.pids import ProcessHandle
 from tfos_ml.worker.fork_server import MARKER
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

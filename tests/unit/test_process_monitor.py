@@ -10,7 +10,7 @@ from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.channel import QueuedChannel
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 PROGRAM = """
 import os, signal, socket, sys, time
 from tfos_ml import errors
