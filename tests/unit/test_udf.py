@@ -308,7 +308,7 @@ class TestExportDir:
     @staticmethod
     def write(directory, name):
         signature = Signature({name: TensorInfo("float32", (None,))}, {"y": TensorInfo("float32", (None,))})
-        (directory / SIGNATURE_FILE).write_text(json.dumps({"serving_default": signature.to_json()}))
+        (directory / SIGNATURE_FILE).write_text(json.dumps({"serving_default": dataclasses.asdict(signature)}))
 
     def test_is_fetched_once_by_a_model_and_its_copies(self, exported, fetched):
         model = TFModel(exportDir=str(exported), featuresCol="c")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +20,6 @@ class TensorInfo:
     shape: tuple[int | None, ...] | None  # the batch first; None where a dimension, or the whole shape, is not known
     ragged: bool = False  # whether it is a ``tf.RaggedTensor``, of shape ``(batch, None)``
     padded: tuple[int | None, ...] | None = None  # lengths to which training padded rows, level by level; None for none
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> TensorInfo:
-        shape, padded = data["shape"], data.get("padded")
-        return cls(
-            data["dtype"],
-            None if shape is None else tuple(shape),
-            data.get("ragged", False),
-            None if padded is None else tuple(padded),
-        )
 
     @property
     def may_vary(self) -> bool:

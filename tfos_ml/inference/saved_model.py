@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tfos_ml.common.extras import needed_by
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import MissingPackageError, ModelError, TfosMlError
@@ -51,19 +53,6 @@ class Signature:
     def __str__(self) -> str:
         return f"inputs {shown_tensors(self.inputs)}, outputs {shown_tensors(self.outputs)}"
 
-    def to_json(self) -> dict[str, Any]:
-        """A form that can be saved as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Signature:
-        """The signature that :meth:`to_json` wrote."""
-
-        def tensors(named: Mapping[str, Any]) -> dict[str, TensorInfo]:
-            return {name: TensorInfo.from_json(tensor) for name, tensor in named.items()}
-
-        return cls(tensors(data["inputs"]), tensors(data["outputs"]))
-
 
 def write_signature(
     directory: str, key: str, names: Mapping[str, str] | None = None, ragged: Collection[str] = ()
@@ -81,7 +70,7 @@ def write_signature(
     inputs = {inputs_of.get(argument, argument): tensor for argument, tensor in signature.inputs.items()}
     inputs = {name: tensor for name, tensor in inputs.items() if name not in map(row_splits_name, ragged)}
     inputs.update({name: TensorInfo(inputs[name].dtype, (None, None), ragged=True) for name in ragged})
-    content = {key: {**Signature(inputs, signature.outputs).to_json(), _ARGUMENTS: arguments}}
+    content = {key: {**asdict(Signature(inputs, signature.outputs)), _ARGUMENTS: arguments}}
     (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(content))
 
 
@@ -136,7 +125,7 @@ def row_splits_name(name: str) -> str:
 def parse_signature(text: bytes, key: str) -> Signature | None:
     """The signature `key` in a file that :func:`write_signature` wrote; None if the file has another."""
     signatures = json.loads(text)
-    return Signature.from_json(signatures[key]) if key in signatures else None
+    return msgspec.convert(signatures[key], Signature) if key in signatures else None
 
 
 def read_signature(directory: str | Path, key: str = DEFAULT_SIGNATURE, tag: str = DEFAULT_TAG) -> Signature:

@@ -74,8 +74,9 @@ class ScoringSpec:
 
 
 _SCORING, _DIRECTORY = b"tfos_ml.scoring", b"tfos_ml.directory"
-_DESCRIBED = msgspec.defstruct(  # the fields of ScoringSpec that are encoded; model and fields are separate
-    "Described", [(name, hint) for name, hint in get_type_hints(ScoringSpec).items() if name not in ("model", "fields")]
+_SEPARATE = ("model", "fields")  # fields of ScoringSpec that are encoded in ways of their own
+WITHOUT_MODEL_AND_FIELDS = msgspec.defstruct(
+    "Scoring", [(name, hint) for name, hint in get_type_hints(ScoringSpec).items() if name not in _SEPARATE]
 )
 RAW, PROBABILITY, PREDICTION = "raw", "probability", "prediction"
 
@@ -133,13 +134,17 @@ def check_binding(spec: ColumnSpec, tensor: TensorInfo) -> None:
         )
 
 
+def without_model_and_fields(scoring: ScoringSpec) -> dict[str, Any]:
+    """All else that the UDF needs, to be encoded; ``WITHOUT_MODEL_AND_FIELDS`` is its type."""
+    return {name: value for name, value in vars(scoring).items() if name not in _SEPARATE}
+
+
 def encode_scoring(scoring: ScoringSpec, directory: Path) -> bytes:
     """Encode how to call a model in a directory, for another process.
 
     The result is an Arrow schema of the fields; its metadata has the rest.
     """
-    rest = {name: value for name, value in vars(scoring).items() if name not in ("model", "fields")}
-    metadata = {_SCORING: encode(rest), _DIRECTORY: os.fsencode(directory)}
+    metadata = {_SCORING: encode(without_model_and_fields(scoring)), _DIRECTORY: os.fsencode(directory)}
     encoded: bytes = pa.schema(list(scoring.fields.items()), metadata).serialize().to_pybytes()
     return encoded
 
@@ -150,7 +155,7 @@ def decode_scoring(content: bytes) -> ScoringSpec:
     metadata = schema.metadata or {}
     if metadata.keys() != {_SCORING, _DIRECTORY}:
         raise MessageError(f"a description of a model has other metadata: {sorted(metadata)}")
-    rest = msgspec.structs.asdict(decode(_DESCRIBED, metadata[_SCORING]))
+    rest = msgspec.structs.asdict(decode(WITHOUT_MODEL_AND_FIELDS, metadata[_SCORING]))
     fields = dict(zip(schema.names, schema.types, strict=True))
     return ScoringSpec(model=Path(os.fsdecode(metadata[_DIRECTORY])), fields=fields, **rest)
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
-from tfos_ml.data.casting import TensorInfo
 from tfos_ml.inference import udf
-from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.local_scoring import score_rows
-from tfos_ml.inference.prediction import PredictionSpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,42 +22,18 @@ SCORING_FILE = "scoring.json"
 
 def write_scoring(scoring: udf.ScoringSpec, directory: Path) -> None:
     """Write how to call a model to a file beside it."""
-    kept = {
-        "signature_key": scoring.signature_key,
-        "tag": scoring.tag,
-        "inputs": [asdict(binding) for binding in scoring.inputs],
-        "outputs": {name: asdict(tensor) for name, tensor in scoring.outputs.items()},
-        "columns": scoring.names,
-        "binary": [name for name, arrow_type in scoring.fields.items() if udf.element_type(arrow_type) == pa.binary()],
-        "batch_size": scoring.batch_size,
-        "handle_invalid": scoring.handle_invalid,
-        "pad_value": scoring.pad_value,
-        "prediction_spec": None if scoring.prediction_spec is None else asdict(scoring.prediction_spec),
-        "threshold": scoring.threshold,
-    }
+    binary = [name for name, arrow_type in scoring.fields.items() if udf.element_type(arrow_type) == pa.binary()]
+    kept = {**msgspec.to_builtins(udf.without_model_and_fields(scoring)), "binary": binary}
     (directory / SCORING_FILE).write_text(json.dumps(kept, indent=1))
 
 
 def read_scoring(directory: Path) -> udf.ScoringSpec:
     """Read the file that :func:`write_scoring` wrote; the SavedModel is in the same directory."""
     kept = json.loads((directory / SCORING_FILE).read_text())
-    outputs = {name: TensorInfo.from_json(tensor) for name, tensor in kept["outputs"].items()}
-    prediction_spec = None if kept["prediction_spec"] is None else PredictionSpec(**kept["prediction_spec"])
-    fields = udf.output_fields(outputs, prediction_spec, kept["binary"])
-    return udf.ScoringSpec(
-        model=(directory / SAVED_MODEL).absolute(),
-        signature_key=kept["signature_key"],
-        tag=kept["tag"],
-        inputs=tuple(InputBinding(b["column"], b["name"], TensorInfo.from_json(b["tensor"])) for b in kept["inputs"]),
-        outputs=outputs,
-        fields={name: fields[name] for name in kept["columns"]},
-        names=kept["columns"],
-        batch_size=kept["batch_size"],
-        handle_invalid=kept["handle_invalid"],
-        pad_value=kept["pad_value"],
-        prediction_spec=prediction_spec,
-        threshold=kept["threshold"],
-    )
+    rest = msgspec.structs.asdict(msgspec.convert(kept, udf.WITHOUT_MODEL_AND_FIELDS))
+    fields = udf.output_fields(rest["outputs"], rest["prediction_spec"], kept["binary"])
+    fields = {name: fields[name] for name in rest["names"]}
+    return udf.ScoringSpec(model=(directory / SAVED_MODEL).absolute(), fields=fields, **rest)
 
 
 class ServedModel:

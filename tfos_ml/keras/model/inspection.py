@@ -77,25 +77,6 @@ class ModelDescription:
         """The loss that an output and its labels have to fit; None if the model computes its loss itself."""
         return None if self.has_own_loss else self.losses.get(output, self.losses.get(""))
 
-    def to_json(self) -> dict[str, Any]:
-        """A JSON-serializable form, for :meth:`from_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> ModelDescription:
-        """The description that :meth:`to_json` wrote."""
-
-        def tensors(named: Any) -> Any:
-            return None if named is None else {name: TensorInfo.from_json(t) for name, t in named.items()}
-
-        made = {
-            "inputs": tensors(data["inputs"]),
-            "outputs": tensors(data["outputs"]),
-            "losses": {name: LossInfo(**loss) for name, loss in data["losses"].items()},
-            "overview": ModelOverview(**data["overview"]),
-        }
-        return cls(**{**data, **made})
-
     def check_adapted(self, names: Sequence[str]) -> None:
         """Raise ``ModelError`` unless `layers` exist and include all that must be adapted."""
         unknown = [name for name in names if name not in self.adaptable]
@@ -243,7 +224,7 @@ def answer(folder: Path) -> dict[str, Any]:
         description.check_adapted(adapted)
         adapt.adapt_layers(model, adapted, adapt.read_inputs(folder / ROWS, schema, model))
         (folder / ADAPTED).write_bytes(adapt.pack_state(model, adapted))
-    return {"description": description.to_json()}
+    return {"description": asdict(description)}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from tfos_ml.agent.child_process import child_environment
@@ -118,7 +119,7 @@ def _ask(
         if "error" in response:
             raise ModelError(response["error"])
         adapted = (folder / inspection.ADAPTED).read_bytes() if layers else None
-        return ModelDescription.from_json(response["description"]), adapted
+        return msgspec.convert(response["description"], ModelDescription, strict=False), adapted
 
 
 def _run(folder: Path, environment: Mapping[str, str], fork_server: ForkServerRef) -> None:
