@@ -253,8 +253,7 @@ def worker_context(data, rank, size, shuffle, directory):
     node = SimpleNamespace(
         schema=schema,
         settings=NodeSettings(shuffle=shuffle, seed=11, validates=bool(validates.any())),
-        row_store=stores.__getitem__,
-        shuffle_notice=lambda: "",
+        rows=SimpleNamespace(store=stores.__getitem__, shuffle_notice=lambda: ""),
         log_upload=LogUpload(str(directory.disk), None),
         prepare_export=prepare_export,
         note_position=lambda position, is_saved: None,

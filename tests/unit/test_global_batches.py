@@ -86,7 +86,7 @@ def make_store(tmp_path):
             data["lengths"] = numbers
         directory = tmp_path / f"{rank}-{size}"
         directory.mkdir()
-        return worker_context(data, rank, size, False, SpoolDirectories(None, directory))._node.row_store("train")
+        return worker_context(data, rank, size, False, SpoolDirectories(None, directory))._node.rows.store("train")
 
     return make_store
 

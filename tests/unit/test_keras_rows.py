@@ -89,4 +89,4 @@ def test_the_length_that_rows_were_padded_to_is_known(fit):
         return keras.Model(x, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(cells)))
 
     model, ctx = fit(mean, data, "mse")
-    assert padded_lengths(model, ctx._node.schema, ctx._node.row_store("train")) == {"features": (4,)}
+    assert padded_lengths(model, ctx._node.schema, ctx._node.rows.store("train")) == {"features": (4,)}

@@ -192,12 +192,9 @@ class Feeder(RowSource):
         self.example = sink.getvalue().to_pybytes()
 
     def _write(self, stream: str, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._note(stream, batch)
-            self._writers[stream].write(batch)
-
-    def _note(self, stream: str, batch: pa.RecordBatch) -> None:
-        """Record the shapes and sizes of rows; raises ``ShapeError``."""
+        """Write rows, and note their shapes and sizes; raises ``ShapeError``."""
+        if not batch.num_rows:
+            return
         for i, spec in enumerate(self._schema.columns):
             extents = list_extents(batch.column(i), spec.ndim)
             if spec.constraint.shape is not None:
@@ -208,6 +205,7 @@ class Feeder(RowSource):
         self.size += batch.nbytes
         if stream == "train":
             self._train_bytes += sum(map(value_bytes, batch.columns))
+        self._writers[stream].write(batch)
 
     def _count(self, batch: pa.RecordBatch) -> None:
         """Count rows by source partition. Skipped rows count too, because row ids include them."""

@@ -29,7 +29,6 @@ from tfos_ml.agent.telemetry import NodeTelemetry
 from tfos_ml.common.limits import POLL_SECONDS
 from tfos_ml.common.timeline import Timeline
 from tfos_ml.protocol import messages
-from tfos_ml.protocol.channel import ChannelClosedError
 from tfos_ml.protocol.cluster_template import cluster_spec, tf_config
 from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.control_client import ControlClient
@@ -72,6 +71,7 @@ class NodeRun:
         self._member, self._task = member, member.task
         self._spark_task = spark_task
         self._resources = resources
+        self._send = resources.channel.send  # to the process; if that is gone, its exit will be reported
         self._output = output
         self._timeline = timeline
         self._standalone = standalone
@@ -283,13 +283,6 @@ class NodeRun:
             case _:
                 if not self._source.handle_message(message):
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
-
-    def _send(self, message: messages.Message) -> None:
-        """Send a message to the process. If the process is gone, its exit will be reported, not the failure to send."""
-        try:
-            self._resources.channel.send(message)
-        except ChannelClosedError:
-            pass
 
     # STOP
 

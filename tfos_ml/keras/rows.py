@@ -72,7 +72,7 @@ class TrainingData:
         self._pad_value = ctx._node.settings.pad_value
         self.current_epoch = self.first_step = 0
         self._names_inputs = False
-        self.stores: dict[str, RowStore] = {name: ctx._node.row_store(name) for name in STREAMS}
+        self.stores: dict[str, RowStore] = {name: ctx._node.rows.store(name) for name in STREAMS}
         self._shapes = self.stores["train"].shapes
         self._inputs = input_specs(model, self._schema, self._shapes)
         self._check_labels()
@@ -232,7 +232,7 @@ class TrainingData:
     @property
     def shuffle_notice(self) -> str:
         """A warning about the shuffle, if there is one."""
-        return self._ctx._node.shuffle_notice() if self._ctx._node.settings.shuffle else ""
+        return self._ctx._node.rows.shuffle_notice() if self._ctx._node.settings.shuffle else ""
 
     def _padded(self, column: int, values: Array) -> Array:
         store = self.stores["train"]

@@ -356,7 +356,7 @@ def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
 def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> None:
     """Files beside the SavedModel: weights for another training, the meaning of the output, and the padding of rows."""
     with room_for("the model", path):
-        note_padding(path, padded_lengths(model, ctx._node.schema, ctx._node.row_store("train")))
+        note_padding(path, padded_lengths(model, ctx._node.schema, ctx._node.rows.store("train")))
         weights = os.path.join(path, WEIGHTS_FILE)
         os.makedirs(os.path.dirname(weights), exist_ok=True)
         _save_weights(model, weights)

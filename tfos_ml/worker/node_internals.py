@@ -16,7 +16,6 @@ from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.inbox import Inbox
 from tfos_ml.worker.log_upload import LogUpload
 from tfos_ml.worker.node_rows import NodeRows
-from tfos_ml.worker.row_store import RowStore
 
 
 class NodeInternals:
@@ -36,14 +35,6 @@ class NodeInternals:
         self.secret = bytes.fromhex(start.secret)  # that only the nodes of the run know
         self.reads = ""  # what training rows are read with
         self.coordinates: list[str] = []  # ways to work together that TensorFlow does not know of
-
-    def row_store(self, stream: str) -> RowStore:
-        """All rows of this node of one stream, ``"train"`` or ``"validation"``."""
-        return self.rows.store(stream)
-
-    def shuffle_notice(self) -> str:
-        """A warning if ``shuffle=True`` does not permute all rows."""
-        return self.rows.shuffle_notice()
 
     def should_save(self) -> bool:
         """Whether an executor of the fit leaves, so that a checkpoint should be written."""
@@ -74,7 +65,7 @@ class NodeInternals:
         from tfos_ml.worker.export import export_saved_model
 
         path, key = os.path.join(self._directory, "saved_model"), self.settings.signature_def_key
-        shapes = self.row_store("train").shapes if self.rows.are_held else None
+        shapes = self.rows.store("train").shapes if self.rows.are_held else None
         began = time.monotonic()
         with room_for("the model", self._directory):
             if signatures is None and self._prepared[0] is model:

@@ -272,6 +272,6 @@ def _identity(parts: TrainingVariables, ctx: NodeContext) -> str:
     digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
     optimizer = type(parts.model.optimizer).__name__
     order = f"seed {ctx._node.settings.seed}" if ctx._node.settings.shuffle else "not shuffled"
-    if ctx._node.settings.shuffle and (block := ctx._node.row_store("train").shuffle_block) is not None:
+    if ctx._node.settings.shuffle and (block := ctx._node.rows.store("train").shuffle_block) is not None:
         order += f", in blocks of {block} rows"
     return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"
