@@ -294,26 +294,7 @@ def moons(rows=49):
     return case((x + 0.1 * random.randn(rows, 2)).astype("f"), validates=True)
 
 
-def denoiser():
-    """A denoising autoencoder that adds the noise itself."""
-    import keras
-
-    layers = keras.layers
-    parts = [layers.Input((8, 8, 1), name="x"), layers.GaussianNoise(0.2)]
-    parts += [layers.Conv2D(4, 3, activation="relu", padding="same"), layers.MaxPooling2D(2, padding="same")]
-    parts += [layers.Conv2DTranspose(4, 3, strides=2, activation="relu", padding="same")]
-    model = keras.Sequential([*parts, layers.Conv2D(1, 3, activation="sigmoid", padding="same")])
-    model.compile(adam(), "binary_crossentropy")
-    return model
-
-
-def clean():
-    x = pictures()["x"]
-    return case(x, x, validates=True)
-
-
 PROGRAMS = {
-    "denoising_autoencoder": (clean, denoiser),
     "variational_autoencoder": (pictures, variational_autoencoder),
     "vector_quantized_autoencoder": (pictures, vector_quantized),
     "wasserstein_gan": (pictures, wasserstein),

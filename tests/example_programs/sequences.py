@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from example_programs.data import adam, case, sgd
+from example_programs.data import adam, case
 
 WORDS = ["fine", "good", "bad", "dull", "film", "plot", "the", "a", "Über", "end,"]
 
@@ -117,29 +117,6 @@ def generator_of_text():
     return model
 
 
-def tagged():
-    x = token_rows(seed=43)
-    return case(x, np.where(x > 0, x % 3 + 1, 0), validates=True)
-
-
-def named_entities():
-    """A tag for each word; the loss divides by the number of words in the batch, padding left out."""
-    import keras
-    from keras import layers, ops
-
-    class OfWords(keras.losses.Loss):
-        def call(self, y, p):
-            loss = keras.losses.sparse_categorical_crossentropy(y, p)
-            words = ops.cast(y > 0, "float32")
-            return ops.sum(loss * words) / ops.sum(words)
-
-    x = layers.Input((8,), name="x", dtype="int64")
-    hidden = layers.Bidirectional(layers.GRU(4, return_sequences=True))(layers.Embedding(30, 4, mask_zero=True)(x))
-    model = keras.Model(x, layers.Dense(4, "softmax")(layers.Dropout(0.2)(hidden)))
-    model.compile(adam(), OfWords())
-    return model
-
-
 def spoken(rows=33):
     random = np.random.RandomState(44)
     label = random.randint(1, 5, (rows, 3))
@@ -169,124 +146,6 @@ def endpoint():
     return model
 
 
-def speech():
-    """The same with Keras's own CTC loss."""
-    import keras
-
-    layers = keras.layers
-    x = layers.Input((12, 5), name="x")
-    hidden = layers.GRU(8, return_sequences=True)(layers.BatchNormalization()(x))
-    model = keras.Model(x, layers.Dense(5)(hidden))
-    model.compile(adam(), keras.losses.CTC())
-    return model
-
-
-def waves(rows=43):
-    random = np.random.RandomState(45)
-    label = random.randint(0, 2, rows)
-    times = np.arange(16) / 16
-    x = np.sin(2 * np.pi * (1 + label[:, None]) * times + random.uniform(0, 6, (rows, 1)))
-    return (x + 0.1 * random.randn(rows, 16)).astype("f")[..., None], label
-
-
-def convolutions():
-    """Time series classification, with callbacks that watch the validation rows."""
-    import keras
-
-    layers = keras.layers
-    hidden = x = layers.Input((16, 1), name="x")
-    for _ in range(2):
-        hidden = layers.Conv1D(4, 3, padding="same")(hidden)
-        hidden = layers.ReLU()(layers.BatchNormalization()(hidden))
-    model = keras.Model(x, layers.Dense(2, "softmax")(layers.GlobalAveragePooling1D()(hidden)))
-    model.compile(sgd(), "sparse_categorical_crossentropy")
-    return model
-
-
-def watching():
-    import keras
-
-    return [
-        keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=0, min_delta=10.0),
-        keras.callbacks.EarlyStopping("val_loss", patience=50, restore_best_weights=True),
-    ]
-
-
-def forecast():
-    """The next values of a series from its last ones, with dropout inside of the recurrent layers."""
-    import keras
-
-    layers = keras.layers
-    x = layers.Input((12, 1), name="x")
-    hidden = layers.LSTM(6, dropout=0.2, recurrent_dropout=0.1, return_sequences=True)(x)
-    model = keras.Model(x, layers.Dense(4)(layers.LSTM(5)(hidden)))
-    model.compile(keras.optimizers.RMSprop(0.01), "huber", metrics=["mae"])
-    return model
-
-
-def windows():
-    x = waves()[0]
-    return case(x[:, :12], x[:, 12:, 0])
-
-
-def repaired():
-    """A convolutional autoencoder whose errors show what is unusual."""
-    import keras
-
-    layers = keras.layers
-    parts = [
-        layers.Input((16, 1), name="x"),
-        layers.Conv1D(6, 7, padding="same", strides=2, activation="relu"),
-        layers.Dropout(0.2),
-        layers.Conv1DTranspose(6, 7, padding="same", strides=2, activation="relu"),
-        layers.Conv1DTranspose(1, 7, padding="same"),
-    ]
-    model = keras.Sequential(parts)
-    model.compile(adam(), "mse")
-    return model
-
-
-def films(rows=19):
-    random = np.random.RandomState(46)
-    first = random.rand(rows, 1, 6, 6, 1)
-    x = np.concatenate([np.roll(first, step, axis=2) for step in range(4)], axis=1).astype("f")
-    return case(x[:, :-1], x[:, 1:], batch=4)
-
-
-def next_frames():
-    import keras
-
-    layers = keras.layers
-    x = layers.Input((3, 6, 6, 1), name="x")
-    hidden = layers.ConvLSTM2D(3, 3, padding="same", return_sequences=True)(x)
-    hidden = layers.BatchNormalization()(hidden)
-    model = keras.Model(x, layers.Conv3D(1, 3, activation="sigmoid", padding="same")(hidden))
-    model.compile(adam(), "binary_crossentropy")
-    return model
-
-
-def translations(rows=35):
-    random = np.random.RandomState(47)
-    x = random.randint(1, 12, (rows, 5))
-    return case({"source": x, "target": x[:, ::-1] % 7}, np.roll(x[:, ::-1] % 7, -1, axis=1))
-
-
-def translation():
-    """An encoder, and a decoder that begins with its state and is given what it should have said."""
-    import keras
-
-    layers = keras.layers
-    source = layers.Input((5,), name="source", dtype="int64")
-    target = layers.Input((5,), name="target", dtype="int64")
-    _, *state = layers.LSTM(6, return_state=True)(layers.Embedding(12, 4)(source))
-    said, *_ = layers.LSTM(6, return_sequences=True, return_state=True)(
-        layers.Embedding(7, 4)(target), initial_state=state
-    )
-    model = keras.Model([source, target], layers.Dense(7, "softmax")(said))
-    model.compile(keras.optimizers.RMSprop(0.01), "sparse_categorical_crossentropy")
-    return model
-
-
 def letters_as_input():
     x, letters = spoken()
     return case({"x": x, "letters": letters})
@@ -296,12 +155,5 @@ PROGRAMS = {
     "text_from_scratch": (lambda: case(*reviews(), validates=True), text_from_scratch),
     "text_transformer": (classified_text, encoder_of_text),
     "text_generation": (next_tokens, generator_of_text),
-    "named_entities": (tagged, named_entities),
     "ctc_endpoint": (letters_as_input, endpoint),
-    "ctc_loss": (lambda: case(*spoken(), validates=True), speech),
-    "timeseries_classification": (lambda: case(*waves(), validates=True, callbacks=watching), convolutions),
-    "timeseries_forecast": (windows, forecast),
-    "timeseries_autoencoder": (lambda: case(waves()[0], waves()[0]), repaired),
-    "next_frame": (films, next_frames),
-    "sequence_to_sequence": (translations, translation),
 }

@@ -7,41 +7,13 @@ import numpy as np
 from example_programs.data import case, images, sgd
 
 
-def pairs(rows=37):
-    x, label = images(rows, channels=1)
-    order = np.random.RandomState(61).permutation(rows)
-    return case({"left": x, "right": x[order]}, (label != label[order]).astype("f"), validates=True)
-
-
-def tower(*layers_after):
+def tower():
     import keras
 
     layers = keras.layers
     parts = [layers.Input((8, 8, 1)), layers.BatchNormalization(), layers.Conv2D(4, 3, activation="tanh")]
-    parts += [layers.AveragePooling2D(2), layers.Flatten(), layers.Dense(4), *layers_after]
+    parts += [layers.AveragePooling2D(2), layers.Flatten(), layers.Dense(4)]
     return keras.Sequential(parts)
-
-
-def siamese():
-    """Two images through one network; the contrastive loss of their distance."""
-    import keras
-    from keras import layers, ops
-
-    def distance(vectors):
-        left, right = vectors
-        squares = ops.sum(ops.square(left - right), axis=1, keepdims=True)
-        return ops.sqrt(ops.maximum(squares, keras.backend.epsilon()))
-
-    def contrastive(y, p):
-        y = ops.reshape(y, (-1, 1))
-        return ops.mean((1 - y) * ops.square(p) + y * ops.square(ops.maximum(1 - p, 0)))
-
-    shared = tower()
-    inputs = [layers.Input((8, 8, 1), name=name) for name in ("left", "right")]
-    merged = layers.Lambda(distance, output_shape=(1,))([shared(x) for x in inputs])
-    model = keras.Model(inputs, layers.Dense(1, "sigmoid")(layers.BatchNormalization()(merged)))
-    model.compile(sgd(), contrastive, metrics=["mae"])
-    return model
 
 
 def triples(rows=35):
@@ -97,31 +69,6 @@ def triplet():
     return model
 
 
-def supervised_contrastive():
-    """Outputs of one label near each other: a loss over all pairs of rows in a batch, which is a loss of outputs."""
-    import keras
-    from keras import layers, ops
-
-    class Contrastive(keras.losses.Loss):
-        def __call__(self, y, vectors, sample_weight=None):
-            unit = ops.normalize(vectors, axis=1)
-            logits = ops.matmul(unit, ops.transpose(unit)) / 0.5
-            same = ops.cast(ops.equal(ops.reshape(y, (-1, 1)), ops.reshape(y, (1, -1))), "float32")
-            same = same / ops.sum(same, axis=1, keepdims=True)
-            return ops.mean(ops.sum(-same * ops.log_softmax(logits, axis=1), axis=1))
-
-    model = tower(layers.Dense(3))
-    model.compile(sgd(), Contrastive())
-    return model
-
-
-def labeled():
-    x, label = images(channels=1)
-    return case(x, label, validates=True)
-
-
 PROGRAMS = {
-    "siamese": (pairs, siamese),
     "triplet": (triples, triplet),
-    "supervised_contrastive": (labeled, supervised_contrastive),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from example_programs.data import adam, case, sgd
+from example_programs.data import adam, case
 
 
 def patients(rows=45):
@@ -71,68 +71,6 @@ def class_imbalance():
     return model
 
 
-def quantiles_data(rows=53):
-    random = np.random.RandomState(23)
-    x = random.uniform(-1, 1, (rows, 3)).astype("f")
-    y = (x.sum(1) + (1 + x[:, 0]) * random.standard_exponential(rows)).astype("f")
-    return case(x, dict.fromkeys(("low", "middle", "high"), y), validates=True)
-
-
-def quantiles():
-    """A pinball loss for each of three outputs, and a cyclic learning rate by a callback."""
-    import keras
-
-    def pinball(quantile):
-        def loss(y, p):
-            error = keras.ops.reshape(y, (-1, 1)) - p
-            return keras.ops.mean(keras.ops.maximum(quantile * error, (quantile - 1) * error), axis=-1)
-
-        return loss
-
-    x = keras.layers.Input((3,), name="x")
-    hidden = keras.layers.Dense(8, "tanh")(x)
-    outputs = {name: keras.layers.Dense(1, name=name)(hidden) for name in ("low", "middle", "high")}
-    model = keras.Model(x, outputs)
-    losses = {"low": pinball(0.1), "middle": pinball(0.5), "high": pinball(0.9)}
-    model.compile(adam(), losses, loss_weights={"low": 2.0, "middle": 1.0, "high": 2.0})
-    return model
-
-
-def cyclic_rate():
-    import keras
-
-    return [keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.01 if epoch % 2 else 0.02)]
-
-
-def ratings(rows=67):
-    random = np.random.RandomState(24)
-    x = np.stack([random.randint(0, 12, rows), random.randint(0, 20, rows)], axis=1)
-    return case(x, random.uniform(0, 1, rows).astype("f"), validates=True)
-
-
-def collaborative_filtering():
-    """Users and movies: a product of embeddings and two biases, with penalties on the tables."""
-    import keras
-    from keras import layers, ops
-
-    class Recommender(keras.Model):
-        def __init__(self):
-            super().__init__()
-            penalty = keras.regularizers.L2(1e-4)
-            options = {"embeddings_initializer": "he_normal", "embeddings_regularizer": penalty}
-            self.users, self.movies = layers.Embedding(12, 4, **options), layers.Embedding(20, 4, **options)
-            self.user_bias, self.movie_bias = layers.Embedding(12, 1), layers.Embedding(20, 1)
-
-        def call(self, inputs):
-            user, movie = inputs[:, 0], inputs[:, 1]
-            product = ops.sum(self.users(user) * self.movies(movie), axis=1, keepdims=True)
-            return ops.sigmoid(product + self.user_bias(user) + self.movie_bias(movie))
-
-    model = Recommender()
-    model.compile(adam(), keras.losses.BinaryCrossentropy(), metrics=["mae"])
-    return model
-
-
 def retrievals(rows=51):
     random = np.random.RandomState(25)
     labels = {"movie": random.randint(0, 20, rows), "rating": random.uniform(0, 1, rows).astype("f")}
@@ -191,34 +129,9 @@ def several_outputs():
     return model
 
 
-def experts():
-    """A mixture of experts: a gate weighs small networks for each row."""
-    import keras
-    from keras import layers, ops
-
-    class Mixture(layers.Layer):
-        def __init__(self, count, units):
-            super().__init__()
-            self.experts = [layers.Dense(units, "tanh") for _ in range(count)]
-            self.gate = layers.Dense(count, "softmax")
-
-        def call(self, x):
-            stacked = ops.stack([expert(x) for expert in self.experts], axis=2)
-            return ops.sum(stacked * ops.expand_dims(self.gate(x), 1), axis=2)
-
-    x = layers.Input((6,), name="x")
-    hidden = layers.BatchNormalization()(layers.Dense(6, use_bias=False)(x))
-    model = keras.Model(x, layers.Dense(1, "sigmoid")(Mixture(3, 4)(hidden)))
-    model.compile(sgd(), "binary_crossentropy")
-    return model
-
-
 PROGRAMS = {
     "feature_space": (lambda: case(*patients(), validates=True), feature_space),
     "class_imbalance": (frauds, class_imbalance),
-    "quantile_regression": (lambda: {**quantiles_data(), "callbacks": cyclic_rate}, quantiles),
-    "collaborative_filtering": (ratings, collaborative_filtering),
     "two_tower_retrieval": (retrievals, retrieval),
     "outputs_with_row_weights": (faces, several_outputs),
-    "mixture_of_experts": (lambda: {**frauds(), "class_weight": {}, "val": None}, experts),
 }

@@ -2,31 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from example_programs.data import adam, case, images, sgd
-
-
-def xception():
-    """Image classification from scratch: augmentation, separable convolutions with residuals, dropout."""
-    import keras
-
-    layers = keras.layers
-    x = layers.Input((8, 8, 3), name="x")
-    hidden = layers.RandomRotation(0.1)(layers.RandomFlip("horizontal")(x))
-    hidden = layers.Rescaling(2.0, offset=-1.0)(hidden)
-    hidden = layers.Conv2D(4, 3, padding="same", use_bias=False)(hidden)
-    hidden = before = layers.Activation("relu")(layers.BatchNormalization()(hidden))
-    for width in (6, 8):
-        hidden = layers.SeparableConv2D(width, 3, padding="same", use_bias=False)(hidden)
-        hidden = layers.Activation("relu")(layers.BatchNormalization()(hidden))
-        hidden = layers.MaxPooling2D(3, strides=2, padding="same")(hidden)
-        residual = layers.Conv2D(width, 1, strides=2, padding="same")(before)
-        hidden = before = layers.add([hidden, residual])
-    hidden = layers.Dropout(0.25)(layers.GlobalAveragePooling2D()(hidden))
-    model = keras.Model(x, layers.Dense(1)(hidden))
-    model.compile(sgd(), keras.losses.BinaryCrossentropy(from_logits=True), metrics=["mse"])
-    return model
+from example_programs.data import adam, case, images
 
 
 def vision_transformer():
@@ -58,29 +34,6 @@ def vision_transformer():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # Adam would scale up the gradient of the bias of attention keys, which is rounding.
     model.compile(keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=0.01), loss)
-    return model
-
-
-def masks():
-    x, _ = images()
-    return case(x, (x.sum(-1) > 2).astype("i8"), validates=True)
-
-
-def u_net():
-    """Segmentation: down, up again with skips, a class for each pixel."""
-    import keras
-
-    layers = keras.layers
-    x = layers.Input((8, 8, 3), name="x")
-    first = layers.Activation("relu")(layers.BatchNormalization()(layers.Conv2D(4, 3, padding="same")(x)))
-    down = layers.MaxPooling2D(2)(first)
-    down = layers.Activation("relu")(layers.BatchNormalization()(layers.Conv2D(6, 3, padding="same")(down)))
-    up = layers.Conv2DTranspose(4, 3, strides=2, padding="same", activation="relu")(down)
-    up = layers.Concatenate()([up, layers.UpSampling2D(2, interpolation="bilinear")(down), first])
-    model = keras.Model(x, layers.Conv2D(2, 3, padding="same", activation="softmax")(up))
-    model.compile(
-        sgd(), "sparse_categorical_crossentropy", metrics=[keras.metrics.MeanIoU(2, sparse_y_pred=False, name="iou")]
-    )
     return model
 
 
@@ -185,44 +138,9 @@ def labeled(validates=True):
     return case(x, label.astype("i8"), validates=validates)
 
 
-def bags(rows=29):
-    random = np.random.RandomState(32)
-    x = {f"image{i}": random.rand(rows, 16).astype("f") for i in range(3)}
-    label = (np.max([values.mean(1) for values in x.values()], axis=0) > 0.52).astype("i8")
-    return case(x, label)
-
-
-def bag_attention():
-    """Several instances for each label; attention over the instances of a bag."""
-    import keras
-    from keras import layers, ops
-
-    class Attention(layers.Layer):
-        def build(self, shape):
-            width = shape[0][-1]
-            self.v = self.add_weight(shape=(width, 4), initializer="glorot_uniform", name="v", regularizer="l2")
-            self.w = self.add_weight(shape=(4, 1), initializer="glorot_uniform", name="w", regularizer="l2")
-
-        def call(self, inputs):
-            scores = [ops.matmul(ops.tanh(ops.matmul(one, self.v)), self.w) for one in inputs]
-            weights = ops.softmax(ops.stack(scores), axis=0)
-            return [weights[i] for i in range(len(inputs))]
-
-    inputs = [layers.Input((16,), name=f"image{i}") for i in range(3)]
-    shared = layers.Dense(6, "relu")
-    embedded = [shared(x) for x in inputs]
-    weighted = [layers.multiply([w, e]) for w, e in zip(Attention()(embedded), embedded, strict=True)]
-    model = keras.Model(inputs, layers.Dense(2, "softmax")(layers.concatenate(weighted, axis=1)))
-    model.compile(adam(), "sparse_categorical_crossentropy")
-    return model
-
-
 PROGRAMS = {
-    "image_classification": (labeled, xception),
     "vision_transformer": (labeled, vision_transformer),
-    "segmentation": (masks, u_net),
     "frozen_base": (labeled, frozen_base),
     "distillation": (labeled, distillation),
     "own_loss_and_metric": (labeled, focal),
-    "attention_over_bags": (bags, bag_attention),
 }
