@@ -100,8 +100,7 @@ def test_nothing_is_left_of_a_node_that_is_killed_while_it_reads_from_disk(spark
     assert wait_until(lambda: not any(map(os.path.exists, seen["directories"])), CLEAN_SECONDS)
 
 
-@pytest.mark.parametrize("value", ["much", "-1", "1.5.2g", "b"])
-@pytest.mark.parametrize("name", ["spoolMemory", "shuffleMemory"])
+@pytest.mark.parametrize(("name", "value"), [("spoolMemory", "much"), ("shuffleMemory", "-1")])
 def test_a_size_that_is_none_is_an_error_before_any_job(spark, name, value):
     estimator = TFEstimator(trainFn=lambda args, ctx: None, clusterSize=1, verbose=0)
     with (

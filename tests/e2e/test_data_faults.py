@@ -74,11 +74,6 @@ def test_fit_takes_no_row_of_another_width_than_the_model(keras, df):
     assert message in str(caught.value)
 
 
-def test_nan_is_an_error(keras, df):
-    with pytest.raises(errors.NonFiniteValueError, match=r"'features' has 13 x NaN in 13 of 40 rows.*handleInvalid="):
-        estimator(network(keras)).fit(with_nan(df))
-
-
 @pytest.fixture(scope="module")
 def fitted(keras, sessions):
     """Fitted on rows of which those of label 1 were skipped, for their NaN."""

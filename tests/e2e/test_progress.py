@@ -6,8 +6,6 @@ import re
 import sys
 import time
 
-import pytest
-
 from tfos_ml import TFEstimator
 
 
@@ -61,16 +59,3 @@ def test_silence(spark, capsys):
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "")
     assert model.summary.history["loss"] == [0.5, 0.25]
-
-
-def fail(args, ctx):
-    raise RuntimeError("no")
-
-
-def test_failed_fit_does_not_end_on_a_full_bar(spark, capsys, monkeypatch):
-    have_a_terminal(monkeypatch)
-    with pytest.raises(Exception, match="RuntimeError: no"):
-        TFEstimator(trainFn=fail, epochs=3).fit(spark.range(9).withColumnRenamed("id", "features"))
-    last = re.split("[\r\n]", capsys.readouterr().err.strip())[-1]
-    assert last.startswith("Failed")
-    assert "0/3 epochs" in last

@@ -50,7 +50,6 @@ save("four", lambda m, x: {"y": x - tf.reduce_min(x)}, x=([4], tf.float32))
 save("scalar", lambda m, x: {"y": tf.strings.length(x)}, x=([], tf.string))
 feature = {"x": tf.io.FixedLenFeature([], tf.float32)}
 save("examples", lambda m, examples: tf.io.parse_example(examples, feature), examples=([None], tf.string))
-save("ragged", lambda m, x: {"n": tf.reduce_sum(x, 1)}, x=([None, None], tf.int32))
 """
 
 
@@ -183,19 +182,6 @@ def test_fields_of_structs_by_dotted_name(spark, models):
     assert {row.prediction for row in model.transform(own).collect()} == {7}
     with pytest.raises(errors.ColumnNotFoundError, match="'x' does not exist"):
         model.setFeaturesCol("a.b.x").transform(df)
-
-
-def test_vectors_dense_and_sparse(spark, models):
-    from pyspark.ml.linalg import Vectors
-
-    rows = [(Vectors.dense(range(6)),), (Vectors.sparse(6, {5: 2.0}),)]
-    model = TFModel(exportDir=str(models / "matrix"), featuresCol="v", outputMapping={"total": "t"})
-    assert [r.t for r in model.transform(spark.createDataFrame(rows, ["v"])).collect()] == [15.0, 2.0]
-
-
-def test_rows_of_any_length(spark, models):
-    df = spark.createDataFrame([([1, 2, 3],), ([],), ([4],)], "features array<int>").coalesce(1)
-    assert [r.prediction for r in TFModel(exportDir=str(models / "ragged")).transform(df).collect()] == [6, 0, 4]
 
 
 @pytest.mark.parametrize("policy", ["error", "skip", "keep"])

