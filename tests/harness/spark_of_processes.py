@@ -39,7 +39,7 @@ from tfos_ml.protocol import results
 
 MAX_FAILURES = 4
 MAX_STAGE_ATTEMPTS = 4
-END_DEADLINE = 10.0
+END_DEADLINE = 60.0
 END_MARKERS = struct.pack(">ii", -1, -4)  # of the data and of the stream: org.apache.spark.api.python.SpecialLengths
 FETCH_FAILED = (
     "FetchFailed(BlockManagerId(1, 127.0.0.1, 7337, None), shuffleId=0, mapIndex=0, mapId=3, reduceId={rank}, "

@@ -34,8 +34,6 @@ class SparkRun(Run):
         Classic or Connect.
     """
 
-    reach_deadline = 120.0  # executors may have to start first
-
     def __init__(self, spark: Any, case: Case, directory: Path):
         self._session = spark
         self.ids = {rank: range(rank, ROWS, NODES) for rank in range(NODES)}

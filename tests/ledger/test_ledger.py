@@ -15,7 +15,7 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.tfcluster import start, tfcluster
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("without_spark")]
+pytestmark = pytest.mark.usefixtures("without_spark")
 slower = partial(pytest.param, marks=pytest.mark.chaos)  # the same in another mode
 FITS = ["barrier", "plain", "connect"]
 PHASES = ["feed", "epoch", "export"]
