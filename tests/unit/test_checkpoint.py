@@ -463,8 +463,8 @@ class TestVariables:
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_weights_come_back_with_the_optimizers_state(self, keras, tmp_path, dtype):
-        from tfos_ml.keras.checkpoint.state import digest, load_weights, save_weights
-        from tfos_ml.keras.step.variables import TrainingVariables
+        from tfos_ml.keras.checkpoint.state import load_weights, save_weights
+        from tfos_ml.keras.step.variables import TrainingVariables, digest
 
         layers = [keras.layers.Dense(3, "relu"), keras.layers.Dense(3), keras.layers.Dropout(0.5)]
         model = keras.Sequential([keras.layers.Input((3,), dtype=dtype), *layers])
@@ -483,8 +483,8 @@ class TestVariables:
             model.fit(np.ones((8, 3)), np.arange(24).reshape(8, 3), verbose=0)
 
     def test_variables_that_keras_does_not_save_are_saved_all_the_same(self, keras, tmp_path, state_of):
-        from tfos_ml.keras.checkpoint.state import TrainingState, digest, load_weights, save_weights
-        from tfos_ml.keras.step.variables import TrainingVariables
+        from tfos_ml.keras.checkpoint.state import TrainingState, load_weights, save_weights
+        from tfos_ml.keras.step.variables import TrainingVariables, digest
 
         class Forgetful(keras.layers.Dense):
             def save_own_variables(self, store):

@@ -175,19 +175,8 @@ def _obstacle(filesystem: fs.FileSystem, path: str) -> str | None:
         return "it is a file"
     if info.type == fs.FileType.Directory and filesystem.get_file_info(fs.FileSelector(path)):
         return "it exists and is not empty"
-    probe = f"{path.rstrip('/')}.partial-probe"
-    made = _first_missing(filesystem, probe)
     try:
-        filesystem.create_dir(probe)
-        filesystem.delete_dir(made)
+        filesystems.write_and_delete(filesystem, f"{path.rstrip('/')}.partial-{uuid.uuid4().hex[:12]}/probe")
     except OSError as error:
         raise OSError(f"it cannot be written: {error}") from None
     return None
-
-
-def _first_missing(filesystem: fs.FileSystem, path: str) -> str:
-    """The outermost directory of a path that does not exist yet."""
-    parent = path.rpartition("/")[0]
-    if not parent or filesystem.get_file_info(parent).type != fs.FileType.NotFound:
-        return path
-    return _first_missing(filesystem, parent)

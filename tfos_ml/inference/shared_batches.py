@@ -43,13 +43,7 @@ Message = Ready | BatchSent | ScoringFailed
 
 
 class SharedBatches:
-    """One side of a connection; not thread-safe.
-
-    Parameters
-    ----------
-    connection : socket.socket
-        A stream; closed with this object.
-    """
+    """One side of a connection, a stream socket, which is closed with this object; not thread-safe."""
 
     def __init__(self, connection: socket.socket):
         self.connection = connection
@@ -86,10 +80,7 @@ class SharedBatches:
     def receive(self) -> Message:
         """The next message.
 
-        Raises
-        ------
-        ConnectionError, TimeoutError
-            If the other side has closed the connection, or sends nothing within the timeout of the socket.
+        Raises ``ConnectionError`` if the other side has closed the connection, ``TimeoutError`` if it sends nothing.
         """
         received = receive_frame(self.connection, max_descriptors=1)
         if received is None:

@@ -26,20 +26,10 @@ def build(
     adapted: bytes | None = None,
     initial_weights: tuple[str, str] | None = None,
 ) -> None:
-    """Create the variables of model, metrics, loss and optimizer, and set their initial values.
+    """Create the variables of a compiled model, its metrics, loss and optimizer, and set their initial values.
 
-    Parameters
-    ----------
-    model : keras.Model
-        A compiled model.
-    data : TrainingData
-        Its rows; from now on with the only input by name, if the model takes only that.
-    has_call : bool
-        Whether the model defines ``call``.
-    adapted : bytes, optional
-        State of preprocessing layers.
-    initial_weights : tuple of str and str, optional
-        Name and path of a file to start from.
+    If the model takes only that, `data` has the only input by name from now on. `has_call` is whether the model defines
+    ``call``, `adapted` the state of preprocessing layers, `initial_weights` name and path of a file to start from.
     """
     try:
         _create_variables(model, data, has_call)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric
 
 from tfos_ml import errors
-from tfos_ml.mlflow import tracking_server
-from tfos_ml.mlflow.evaluations import log_evaluation
+from tfos_ml.mlflow import content, tracking_server
 from tfos_ml.mlflow.fit_run import AutologOptions, FitRun
 from tfos_ml.mlflow.runs import NOBODY, Run, Runs
 from tfos_ml.stages import fit_listener
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
     from tfos_ml.stages.cluster_estimator import ClusterEstimator
     from tfos_ml.stages.tf_model import TFModel
+
+_UNNAMED = "dataset"
 
 
 def autolog(
@@ -146,5 +152,26 @@ class _Tracking(Listening):
     def evaluated(self, model: TFModel, dataset: DataFrame, metrics: Mapping[str, float]) -> None:
         run = self._runs.of_models.get(model.uid)
         if run is not None:
-            log = functools.partial(log_evaluation, run, dataset, metrics)
+            log = functools.partial(_log_evaluation, run, dataset, metrics)
             tracking_server.attempt(log, "cannot log the evaluation: %s. Its result is returned.")
+
+
+def _log_evaluation(run: Run, dataset: Any, metrics: Mapping[str, float]) -> None:
+    """Log metrics of a dataset, each with the name of the caller's variable, as autologging of scikit-learn does.
+
+    A second evaluation under the same name is the next step.
+    """
+    client, now, suffix = MlflowClient(run.tracking_uri), int(time.time() * 1000), _variable_of(dataset)
+    for metric, value in metrics.items():
+        name = content.metric_name(f"{metric}_{suffix}")
+        step = len(client.get_metric_history(run.run_id, name))
+        client.log_batch(run.run_id, metrics=[Metric(name, value, now, step)])
+
+
+def _variable_of(value: Any) -> str:
+    """The name of a variable outside of tfos_ml that has a value, seen from here; ``dataset`` if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("tfos_ml"):
+        frame = frame.f_back  # type: ignore[assignment]
+    names = [name for name, held in frame.f_locals.items() if held is value] if frame is not None else []
+    return names[0] if names else _UNNAMED

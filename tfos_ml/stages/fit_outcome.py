@@ -34,12 +34,7 @@ def history_of(reports: list[dict[str, Any]]) -> dict[str, list[float]]:
 def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]:
     """The seconds of the phases of a fit, in order; they add up to its total time.
 
-    Parameters
-    ----------
-    driver : dict of str to float
-        Times measured by the driver: "checks", "snapshot" if there is one, "run", "model".
-    result : RunResult
-        The result of the run.
+    `driver` has the times measured by the driver: "checks", "snapshot" if there is one, "run", "model".
     """
     chief = next(r for r in result.reports if r["chief"])
     node: dict[str, float] = chief["timeline"]

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
-from tfos_ml.common.spark_api import repartition_by_id
+from tfos_ml.common.spark_api import arrow_table, repartition_by_id
 from tfos_ml.data import schema
+from tfos_ml.data.arrow import plain
 from tfos_ml.data.order import rank_of_row
+from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.snapshot_layout import SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
+from tfos_ml.driver.job_errors import adapt_rows_error, run_job
 from tfos_ml.driver.snapshot import SnapshotDirectory, WrittenSnapshot
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
@@ -72,6 +77,34 @@ class InputRows:
         if VALIDATION_COLUMN in rows.columns:
             rank = F.when(F.col(VALIDATION_COLUMN), rank_of_row(row, template.validation_ranks)).otherwise(rank)
         return repartition_by_id(rows, template.size - first, rank - F.lit(first))
+
+    def to_adapt_on(self, limit: int | None) -> pa.Table:
+        """The feature columns of training rows, at most `limit` rows, for preprocessing layers; runs a Spark job.
+
+        Raises ``EmptyDataError`` if there are no rows, and errors of the job and of values that nodes would refuse.
+        """
+        rows = self.numbered()
+        if VALIDATION_COLUMN in rows.columns:
+            rows = rows.where(~F.col(VALIDATION_COLUMN))
+        rows = self._without_skipped(rows).select([f"c{i}" for i in self.columns.of("feature")])
+        if limit:
+            rows = rows.limit(limit)
+        table = run_job(partial(arrow_table, rows), self.df.sparkSession, adapt_rows_error)
+        if not table.num_rows:
+            raise errors.EmptyDataError("There are no training rows to adapt layers on. Check filters and joins.")
+        features = tuple(self.columns.columns[i] for i in self.columns.of("feature"))
+        keeps = self.columns.handle_invalid == "keep"
+        checks = RowChecks(schema.FeedSchema(features, handle_invalid="keep" if keeps else "error"))
+        checks.kept([plain(array.chunk(0)) for array in table.combine_chunks().columns])
+        return table
+
+    def _without_skipped(self, numbered: DataFrame) -> DataFrame:
+        """Leave out the rows that the nodes will skip."""
+        if self.columns.handle_invalid != "skip":
+            return numbered
+        kinds = [schema.PLAIN if spec.is_vector else spec.kind for spec in self.columns.columns]
+        specs = [replace(c, column=f"c{i}", kind=kinds[i]) for i, c in enumerate(self.columns.columns)]
+        return numbered.where(schema.no_nulls(numbered, specs) & schema.all_finite(numbered, specs))
 
 
 def _numbered(df: DataFrame, specs: Sequence[schema.ColumnSpec], validates: Column | None) -> DataFrame:

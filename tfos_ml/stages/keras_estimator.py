@@ -45,7 +45,6 @@ from tfos_ml.keras.model.source import (
 from tfos_ml.keras.programs import evaluate, train
 from tfos_ml.protocol.node_task import NodeSettings
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
-from tfos_ml.stages.adapt_rows import adapt_rows
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.evaluation import KeptEstimator
@@ -206,7 +205,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         warn_of_idle_layers([name for name in description.idle_scalers if name not in layers])
         adapted = None
         if layers:
-            rows = adapt_rows(self._rows(dataset, columns), self._get("adaptRows"))
+            rows = self._rows(dataset, columns).to_adapt_on(self._get("adaptRows"))
             adapted = adapt_source(source, layers, columns, rows, *self._process(spark))
         task = {
             "description": description,
@@ -374,13 +373,11 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         return prediction_spec_of(next(iter(description.losses.values())), output)
 
     def _settings(self, df: DataFrame, facts: SessionFacts) -> NodeSettings:
-        validates = bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
-        model_store = self._model_store(facts)
         return dataclasses.replace(
             super()._settings(df, facts),
-            validates=validates,
+            validates=self._validates(),
             sums_itself=self._get("communication") == "auto",
-            model_store=model_store,
+            model_store=self._model_store(facts),
             checkpoint_steps=self._get("checkpointSteps"),
         )
 

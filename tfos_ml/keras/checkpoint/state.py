@@ -6,9 +6,8 @@ import io
 import json
 import random
 import warnings
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
-from tfos_ml.keras.step.variables import TrainingVariables, value_of
+from tfos_ml.keras.step.variables import TrainingVariables, digest, value_of
 
 STATE, ARRAYS, CALLBACKS, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"
 
@@ -133,11 +132,3 @@ def load_weights(variables: TrainingVariables, path: Path, arrays: Sequence[Arra
             "The checkpoint in modelDir does not restore all variables of the model, because a layer's "
             "save_own_variables() or load_own_variables() leaves some out. Save all of them."
         )
-
-
-def digest(variables: Iterable[Any]) -> int:
-    """A checksum of the values of variables."""
-    found = 0
-    for variable in variables:
-        found = zlib.crc32(np.ascontiguousarray(value_of(variable)).view(np.uint8).data, found)
-    return found

@@ -23,7 +23,6 @@ from tfos_ml.keras.checkpoint.state import (
     TrainingState,
     assign_all,
     broadcast_variables,
-    digest,
     load_weights,
     random_state,
     save_weights,
@@ -31,7 +30,7 @@ from tfos_ml.keras.checkpoint.state import (
 )
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
 from tfos_ml.keras.rows import TrainingData, all_fingerprint
-from tfos_ml.keras.step.variables import TrainingVariables, metric_variables
+from tfos_ml.keras.step.variables import TrainingVariables, digest, metric_variables
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.position import Position
 

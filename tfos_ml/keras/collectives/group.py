@@ -63,13 +63,9 @@ class WorkerGroup:
         Without a secret, with GPUs, and with any `communication` but "auto", this starts TensorFlow's collective
         runtime. That is possible once per process, before any other use of TensorFlow.
 
-        Raises
-        ------
-        ClusterConfigError
-            If NCCL is requested and there is no GPU, or if this needs TensorFlow's runtime, which has no encryption,
-            although `encrypts` is set and `allows_plaintext` is not.
-        PortTakenError
-            If another process has taken this worker's port.
+        Raises ``ClusterConfigError`` if NCCL is requested and there is no GPU, or if this needs TensorFlow's runtime,
+        which has no encryption, although `encrypts` is set and `allows_plaintext` is not. Raises ``PortTakenError`` if
+        another process has taken this worker's port.
         """
         size = len(addresses)
         if size == 1:

@@ -117,12 +117,8 @@ def _after(buffers: list[memoryview], count: int) -> list[memoryview]:
 def connect(rank: int, addresses: Sequence[str], secret: bytes, deadline: float, encrypts: bool) -> dict[int, Link]:
     """Links with all other workers, by rank. Connects to workers of lower ranks; those of higher ranks connect to this.
 
-    Raises
-    ------
-    TimeoutError
-        If not all are connected at the deadline; it has the addresses of the missing ones.
-    OSError
-        If this worker's own port is taken.
+    Raises ``TimeoutError``, with the addresses of the missing ones, if not all are connected at the deadline, and
+    ``OSError`` if this worker's own port is taken.
     """
     links: dict[int, Link] = {}
     try:

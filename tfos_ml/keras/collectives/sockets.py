@@ -42,18 +42,10 @@ class SilentWorkerError(PeerLostError):
 
 
 class PeerAllReduce:
-    """Connections of one worker to all others; :meth:`close` ends them.
+    """Connections of one worker to all others, by rank; :meth:`close` ends them.
 
-    Every worker must call the same methods in the same order. One call runs at a time.
-
-    Parameters
-    ----------
-    rank : int
-        The rank of this worker.
-    links : mapping of int to Link
-        Connections with all other workers, by rank.
-    timeout : float
-        Seconds that a call waits for the others.
+    Every worker must call the same methods in the same order. One call runs at a time, and waits `timeout` seconds for
+    the others; it raises ``PeerLostError`` if one has ended, or does not take part in time.
     """
 
     def __init__(self, rank: int, links: Mapping[int, Link], timeout: float):
@@ -72,14 +64,9 @@ class PeerAllReduce:
     ) -> PeerAllReduce:
         """Connect to all other workers, whose `addresses` are "host:port" by rank. Returns once all have called this.
 
-        With `encrypts`, which must be the same on all workers, nobody else can read their messages.
-
-        Raises
-        ------
-        SilentWorkerError
-            If one of them cannot be reached within `timeout` seconds.
-        OSError
-            If this worker's own port is taken.
+        With `encrypts`, which must be the same on all workers, nobody else can read their messages. Raises
+        ``SilentWorkerError`` if one of them cannot be reached within `timeout` seconds, and ``OSError`` if this
+        worker's own port is taken.
         """
         try:
             links = connections.connect(rank, addresses, secret, time.monotonic() + timeout, encrypts)
@@ -93,13 +80,7 @@ class PeerAllReduce:
             link.connection.close()
 
     def all_reduce(self, values: Array, operation: str = "Add") -> Array:
-        """The sum ("Max": maximum) over all workers of arrays of one shape and dtype.
-
-        Raises
-        ------
-        PeerLostError
-            If another worker has ended, or does not take part in time.
-        """
+        """The sum ("Max": maximum) over all workers of arrays of one shape and dtype."""
         combine = OPERATIONS[operation]
         flat = np.ascontiguousarray(values).reshape(-1)
         with self._call():
@@ -112,11 +93,6 @@ class PeerAllReduce:
 
         Messages of all workers have one size, and begin with the number of bytes that count. So there is one exchange,
         and a second one when a worker has more than any worker had before.
-
-        Raises
-        ------
-        PeerLostError
-            As for :meth:`all_reduce`.
         """
         parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
         length = sum(part.nbytes for part in parts)

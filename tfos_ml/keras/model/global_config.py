@@ -12,20 +12,12 @@ from tfos_ml.keras import privates
 
 @dataclass(frozen=True)
 class GlobalConfig:
-    """What ``keras.config`` has.
-
-    Attributes
-    ----------
-    floatx, epsilon, image_data_format
-        As ``keras.config`` returns them.
-    dtype_policy : mapping or None
-        The configuration of the global policy; None if the program has set none, so that it follows from `floatx`.
-    """
+    """What ``keras.config`` has."""
 
     floatx: str
     epsilon: float
     image_data_format: str
-    dtype_policy: Mapping[str, Any] | None
+    dtype_policy: Mapping[str, Any] | None  # its configuration; None if the program has set none: `floatx` says it
 
     @classmethod
     def current(cls, default: GlobalConfig | None = None) -> GlobalConfig | None:

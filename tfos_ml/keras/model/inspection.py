@@ -30,43 +30,19 @@ REQUEST, ROWS, RESPONSE, ADAPTED = "request.pkl", "rows.arrow", "response.json",
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """The description of a compiled model.
+    """The description of a compiled model."""
 
-    Attributes
-    ----------
-    inputs : dict of str to TensorInfo, or None
-        By name, in the model's order; None if the model is not built.
-    outputs : dict of str to TensorInfo, or None
-        The same for outputs.
-    losses : dict of str to LossInfo
-        By output name; a loss for all outputs under ``""``.
-    adaptable, not_adapted : list of str
-        Preprocessing layers that have ``adapt``, and those of them that still need it.
-    activations : dict of str to str
-        By output name, if the layer of that name is a Dense.
-    overview : ModelOverview
-        Facts by which people compare models.
-    has_call : bool
-        Whether the model defines ``call``.
-    idle_scalers : list of str
-        Normalization layers that change nothing, maybe because they have not been adapted.
-    has_predict_step : bool
-        Whether the model defines ``predict_step``. What it returns is exported, and may not be `outputs`.
-    has_own_loss : bool
-        Whether the model defines ``train_step`` or ``compute_loss``. The compiled loss may then not be used.
-    """
-
-    inputs: dict[str, TensorInfo] | None
+    inputs: dict[str, TensorInfo] | None  # by name, in the model's order; None if the model is not built
     outputs: dict[str, TensorInfo] | None
-    losses: dict[str, LossInfo]
-    adaptable: list[str] = field(default_factory=list)
-    not_adapted: list[str] = field(default_factory=list)
-    activations: dict[str, str] = field(default_factory=dict)
+    losses: dict[str, LossInfo]  # by output name; a loss for all outputs under ""
+    adaptable: list[str] = field(default_factory=list)  # preprocessing layers that have ``adapt``
+    not_adapted: list[str] = field(default_factory=list)  # those of them that still need it
+    activations: dict[str, str] = field(default_factory=dict)  # by output name, if the layer of that name is a Dense
     overview: ModelOverview = field(default_factory=ModelOverview)
-    has_call: bool = True
-    has_predict_step: bool = False
-    idle_scalers: list[str] = field(default_factory=list)
-    has_own_loss: bool = False
+    has_call: bool = True  # whether the model defines ``call``
+    has_predict_step: bool = False  # whether it defines one, whose results are exported, and may not be `outputs`
+    idle_scalers: list[str] = field(default_factory=list)  # Normalization layers that change nothing: not adapted?
+    has_own_loss: bool = False  # whether it defines ``train_step`` or ``compute_loss``, which may not use `losses`
 
     @property
     def can_be_served(self) -> bool:
@@ -91,13 +67,7 @@ class ModelDescription:
 
 
 def describe(model: Any) -> ModelDescription:
-    """Describe a compiled model.
-
-    Raises
-    ------
-    ModelError
-        If it is not a compiled Keras 3 model that KerasEstimator can train.
-    """
+    """Describe a model; raises ``ModelError`` if it is not a compiled Keras 3 model that KerasEstimator can train."""
     from tfos_ml.worker.compiled_losses import compiled_losses
     from tfos_ml.worker.export import declared_inputs, declared_outputs, has_call, has_predict_step
 

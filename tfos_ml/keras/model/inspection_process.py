@@ -39,23 +39,10 @@ _described: OrderedDict[str, ModelDescription] = OrderedDict()
 def describe_source(
     source: ModelSource, environment: Mapping[str, str], fork_server: ForkServerRef
 ) -> ModelDescription:
-    """Describe a model as a fresh process sees it; each model is inspected once.
+    """Describe a model as a fresh process with the nodes' `environment` sees it; each model is inspected once.
 
-    Parameters
-    ----------
-    source : ModelSource
-        The model.
-    environment : mapping of str to str
-        The nodes' environment variables.
-    fork_server : ForkServerRef
-        The fork server to use.
-
-    Raises
-    ------
-    TrainFnPickleError
-        If the model function, or something that goes with it, cannot be sent to another process.
-    ModelError
-        If the process cannot make the model, or KerasEstimator cannot train it.
+    Raises as :func:`check_sendable`, and ``ModelError`` if the process cannot make the model, or KerasEstimator cannot
+    train it.
     """
     key = hashlib.sha256(check_sendable(source) + json.dumps(sorted(environment.items())).encode()).hexdigest()
     if key not in _described:
@@ -67,13 +54,7 @@ def describe_source(
 
 
 def check_sendable(source: ModelSource) -> bytes:
-    """A model, pickled for other processes.
-
-    Raises
-    ------
-    TrainFnPickleError
-        If the model function, or something that goes with it, cannot be sent.
-    """
+    """A model, pickled for other processes; raises ``TrainFnPickleError`` if something of it cannot be sent."""
     of_program = "customObjects, or a class or function in the model"
     named = {"modelArgs": source.arguments, of_program: source.custom_objects}
     return pickle_function("The model", source.function, source.for_host(), named)
@@ -87,13 +68,7 @@ def adapt_source(
     environment: Mapping[str, str],
     fork_server: ForkServerRef,
 ) -> bytes:
-    """State of preprocessing layers adapted on rows of the feature columns.
-
-    Raises
-    ------
-    ModelError
-        If a layer cannot be adapted on these rows.
-    """
+    """State of preprocessing layers adapted on rows of the feature columns; raises ``ModelError`` if they cannot be."""
     _, adapted = _ask(source, tuple(layers), schema, rows, environment, fork_server)
     assert adapted is not None
     return adapted

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
-
 import keras
 import numpy as np
 
 from tfos_ml.keras.collectives.group import WorkerGroup
-from tfos_ml.keras.step.variables import value_of
+from tfos_ml.keras.step.variables import digest, value_of
 
 
 class LayerState:
@@ -39,4 +37,4 @@ class LayerState:
             variable.assign(mean)
 
     def _checksums(self) -> list[int]:
-        return [zlib.crc32(np.ascontiguousarray(value_of(v)).view(np.uint8).data) for v in self._variables]
+        return [digest([variable]) for variable in self._variables]

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.step.variables import metric_variables
 
 if TYPE_CHECKING:
     from tfos_ml.keras.step.reduction_plan import PassReductions
@@ -102,15 +103,12 @@ class MetricSums:
 
     def all_results(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
         """Like :meth:`all_end_pass` for a step within the pass: the metrics go on with this worker's rows."""
-        before = [(variable, np.asarray(variable)) for variable in self._variables()]
+        before = [(variable, np.asarray(variable)) for variable in metric_variables(self._model)]
         try:
             return self.all_end_pass(batches, mine, logs)
         finally:
             for variable, value in before:
                 variable.assign(value)
-
-    def _variables(self) -> list[Any]:
-        return list({id(v): v for m in self._model.metrics for v in m.variables}.values())
 
     def all_sum_states(self, weight: float) -> dict[str, float]:
         """Add the states up; returns row-weighted averages of the results of the other metrics.
@@ -123,7 +121,7 @@ class MetricSums:
         if self.inexact:
             results = self._model.get_metrics_result()
             averages = self.all_mean({k: v for k, v in results.items() if self._is_inexact(k)}, weight)
-        variables = self._variables()
+        variables = metric_variables(self._model)
         sums = self._group.all_sum([np.asarray(v) for v in variables])
         for variable, total in zip(variables, sums, strict=True):
             variable.assign(total)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,14 @@ def value_of(variable: Any) -> Array:
     return np.asarray(tf.convert_to_tensor(variable))
 
 
+def digest(variables: Iterable[Any]) -> int:
+    """A checksum of the values of variables."""
+    found = 0
+    for variable in variables:
+        found = zlib.crc32(np.ascontiguousarray(value_of(variable)).view(np.uint8).data, found)
+    return found
+
+
 def metric_variables(model: keras.Model) -> list[Any]:
     """The state of all metrics of a model, each variable once."""
     return list({id(v): v for metric in model.metrics for v in metric.variables}.values())
@@ -28,14 +37,7 @@ def metric_variables(model: keras.Model) -> list[Any]:
 class TrainingVariables:
     """The variables of a built, compiled model, and those that its ``train_step`` changes beside them.
 
-    Parameters
-    ----------
-    model : keras.Model
-        The model.
-    optimizers : list of keras.optimizers.Optimizer
-        All that take part in a step.
-    written : list of tf.Variable
-        What a step writes, whether Keras knows of it or not.
+    `optimizers` are all that take part in a step, and `written` is what it writes, whether Keras knows of it or not.
     """
 
     def __init__(self, model: keras.Model, optimizers: list[Any], written: list[tf.Variable]):
