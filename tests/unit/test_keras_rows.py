@@ -5,6 +5,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras_worker import worker_context
 
 from tfos_ml import errors
@@ -77,6 +78,22 @@ def test_metrics_of_the_users_own_get_labels_as_keras_makes_them_of_arrays(fit):
     log = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, values: logs.append(values))
     fit(line, rows(y=np.repeat([-1.0, 1.0], ROWS // 2)), "mse", [log], [is_below])
     assert logs[0]["is_below"] == pytest.approx(0.5)
+
+
+def test_a_step_that_compares_its_rows_gets_doubles_as_keras_makes_them_of_arrays(fit):
+    class Autoencoder(Late):
+        def train_step(self, data):
+            x, _ = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x[:, :3] - self(x)) ** 2)
+            variables = self.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return {"loss": loss}
+
+    logs = []
+    log = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, values: logs.append(values))
+    fit(Autoencoder, rows(x=np.random.RandomState(0).randn(ROWS, 4)), callbacks=[log])
+    assert logs[0]["loss"] > 0
 
 
 def test_the_length_that_rows_were_padded_to_is_known(fit):
