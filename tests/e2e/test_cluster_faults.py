@@ -107,7 +107,7 @@ def test_two_clusters_started_at_once_with_slots_for_one_follow_each_other(spark
         ({"mode": "FAST"}, errors.ParamError, "input_mode must be"),
         ({"num_ps": 1, "driver_ps_nodes": True}, errors.ParamError, "driver_ps_nodes=True needs"),
         ({"queues": "input"}, errors.ParamError, "queues must be names"),
-        ({"reservation_timeout": 0}, errors.ParamError, "reservation_timeout must be positive"),
+        ({"reservation_timeout": 0}, errors.ParamError, "reservation_timeout must be a number of seconds above 0"),
     ],
 )
 def test_bad_arguments_fail_before_anything_starts(spark, tmp_path, options, error, message):

@@ -42,8 +42,9 @@ def check_call(param: str, function: Any, arguments: str, *args: Any, **kwargs: 
 
     `param` is what it was passed as, `arguments` are the arguments for the message; their values do not matter.
     """
-    signature = _signature(function)
-    if signature is None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some functions in C it is not known
         return
     try:
         signature.bind(*args, **kwargs)
@@ -58,10 +59,3 @@ def check_model_function(function: Callable[..., Any], arguments: Mapping[str, A
     """Raise ``ParamError`` unless a model function can be called with ``modelArgs``."""
     names = f"modelArgs, {sorted(arguments)}, as keyword arguments" if arguments else "no arguments"
     check_call("model", function, names, **arguments)
-
-
-def _signature(function: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):  # of some functions in C it is not known
-        return None

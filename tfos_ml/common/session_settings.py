@@ -89,16 +89,6 @@ def bytes_of(text: str, default_unit: str) -> int:
     return int(float(digits.rstrip("kmgtp").strip()) * _UNITS[unit])
 
 
-def flag(name: str, text: str) -> bool:
-    """Whether it is true."""
-    return text.lower() == "true"
-
-
-def text(name: str, given: str) -> str:
-    """A text."""
-    return given
-
-
 def scored_by(name: str, text: str) -> str:
     """Which process scores rows."""
     if text not in SCORED_BY:
@@ -109,8 +99,8 @@ def scored_by(name: str, text: str) -> str:
 PORT = Setting("spark.tfos_ml.port", 0, number)
 NODE_PORTS = Setting("spark.tfos_ml.nodePorts", ANY_PORT, ports)
 TENSORBOARD_PORT = Setting("spark.tfos_ml.tensorboardPort", 0, number)
-CLIENT_HOST = Setting("spark.tfos_ml.clientHost", None, text)
-SHARED_DIR = Setting("spark.tfos_ml.sharedDir", None, text)
+CLIENT_HOST = Setting("spark.tfos_ml.clientHost", None, lambda name, text: text)
+SHARED_DIR = Setting("spark.tfos_ml.sharedDir", None, lambda name, text: text)
 LEASE = Setting("spark.tfos_ml.leaseTimeout", LEASE_SECONDS, seconds)
 GROW = Setting("spark.tfos_ml.growSeconds", GROW_SECONDS, seconds)
 WORKER_GRACE = Setting("spark.tfos_ml.workerGrace", 259_200.0, seconds)  # 3 days, as TFCluster.shutdown waits
@@ -119,7 +109,7 @@ IDLE = Setting("spark.tfos_ml.idleSeconds", IDLE_SECONDS, seconds_or_none)
 SCORING_PROCESS = Setting("spark.tfos_ml.scoringProcess", AUTO, scored_by)
 SPOOL_MEMORY = Setting("spark.tfos_ml.spoolMemory", None, size)  # None: a share of what is free
 SHUFFLE_MEMORY = Setting("spark.tfos_ml.shuffleMemory", 16 << 30, size)
-ALLOW_PLAINTEXT = Setting("spark.tfos_ml.allowPlaintext", False, flag)
+ALLOW_PLAINTEXT = Setting("spark.tfos_ml.allowPlaintext", False, lambda name, text: text.lower() == "true")
 SETTINGS = (
     *(PORT, NODE_PORTS, TENSORBOARD_PORT, CLIENT_HOST, SHARED_DIR, LEASE, GROW, WORKER_GRACE, EVALUATOR_GRACE, IDLE),
     *(SCORING_PROCESS, SPOOL_MEMORY, SHUFFLE_MEMORY, ALLOW_PLAINTEXT),

@@ -12,9 +12,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric
 
 from tfos_ml import errors
-from tfos_ml.mlflow import content, tracking_server
+from tfos_ml.mlflow import run_facts, tracking_server
 from tfos_ml.mlflow.fit_run import AutologOptions, FitRun
-from tfos_ml.mlflow.runs import NOBODY, Run, Runs
+from tfos_ml.mlflow.run_choice import NOBODY, Run, Runs
 from tfos_ml.stages import fit_listener
 from tfos_ml.stages.fit_listener import FitListener, Listening
 
@@ -163,7 +163,7 @@ def _log_evaluation(run: Run, dataset: Any, metrics: Mapping[str, float]) -> Non
     """
     client, now, suffix = MlflowClient(run.tracking_uri), int(time.time() * 1000), _variable_of(dataset)
     for metric, value in metrics.items():
-        name = content.metric_name(f"{metric}_{suffix}")
+        name = run_facts.metric_name(f"{metric}_{suffix}")
         step = len(client.get_metric_history(run.run_id, name))
         client.log_batch(run.run_id, metrics=[Metric(name, value, now, step)])
 

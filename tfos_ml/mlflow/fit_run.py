@@ -18,8 +18,8 @@ from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 from tfos_ml import errors
 from tfos_ml.common.limits import SYSTEM_METRICS_SECONDS
 from tfos_ml.data.arrow import plain
-from tfos_ml.mlflow import content, flavor, models, pipelines
-from tfos_ml.mlflow.runs import Run, Runs
+from tfos_ml.mlflow import flavor, pipelines, run_facts, versions
+from tfos_ml.mlflow.run_choice import Run, Runs
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
 from tfos_ml.protocol.node_task import Telemetry
@@ -66,7 +66,7 @@ def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
         try:
             method(self, *args)
         except Exception as error:
-            logger.warning("MLflow run %s is not complete: %s", self._run.run_id, content.error_text(error, {}))
+            logger.warning("MLflow run %s is not complete: %s", self._run.run_id, run_facts.error_text(error, {}))
 
     return safe
 
@@ -101,9 +101,9 @@ class FitRun(FitListener):
         return telemetry
 
     def _log_start(self) -> None:
-        params = self._new_params(content.params_of(self._estimator))
+        params = self._new_params(run_facts.params_of(self._estimator))
         tags = {MLFLOW_AUTOLOGGING: flavor.FLAVOR_NAME, **(self._options.extra_tags or {})} if self._run.is_own else {}
-        tags.update(content.tags_of(self._estimator))
+        tags.update(run_facts.tags_of(self._estimator))
         self._client.log_batch(
             self._run.run_id, params=params, tags=[RunTag(name, str(value)) for name, value in tags.items()]
         )
@@ -144,7 +144,7 @@ class FitRun(FitListener):
         timestamp = int(report["time"] * 1000)
         metrics = []
         for short, value in report["metrics"].items():
-            name = content.metric_name(f"{prefix}{short}")
+            name = run_facts.metric_name(f"{prefix}{short}")
             metrics.append(Metric(name, value, timestamp, self._step(name, report)))
         if not report.get("system"):
             self._logged_step = max([self._logged_step, *(metric.step for metric in metrics)])
@@ -209,9 +209,9 @@ class FitRun(FitListener):
 
     def _log_error(self, error: BaseException) -> None:
         environment = self._estimator.getNodeEnv()
-        summary = content.error_summary(error, environment)
+        summary = run_facts.error_summary(error, environment)
         self._client.set_tag(self._run.run_id, ERROR_TAG, summary[:ERROR_TAG_CHARACTERS])
-        self._client.log_text(self._run.run_id, content.error_text(error, environment), ERROR_FILE)
+        self._client.log_text(self._run.run_id, run_facts.error_text(error, environment), ERROR_FILE)
 
     def _log_dataset(self) -> None:
         assert self._result is not None
@@ -223,7 +223,7 @@ class FitRun(FitListener):
             "num_rows": sum(r["rows"] for r in self._result.reports),
             "num_validation_rows": sum(r["validation_rows"] for r in self._result.reports),
         }
-        dataset = content.FittedDataset(self._dataset, rows)
+        dataset = run_facts.FittedDataset(self._dataset, rows)
         tags = [InputTag(MLFLOW_DATASET_CONTEXT, DATASET_CONTEXT)]
         self._client.log_inputs(self._run.run_id, [DatasetInput(dataset._to_mlflow_entity(), tags)])
 
@@ -241,7 +241,7 @@ class FitRun(FitListener):
             model,
             name,
             run_id=self._run.run_id,
-            **models.at_step(step),
+            **versions.at_step(step),
             signature=model_signature(scoring_at(model, Path()), columns),
             input_example=example,
             registered_model_name=registered,

@@ -22,7 +22,7 @@ from tfos_ml import errors
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.extras import version_of
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import models, packages, pyfunc
+from tfos_ml.mlflow import packages, pyfunc, versions
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def log_model(
     ...     info = tfos_ml.mlflow.log_model(model, registered_model_name="digits")
     """
     _check(model)
-    return models.log(
+    return versions.log(
         name,
         flavor=importlib.import_module(MODULE),
         registered_model_name=registered_model_name,

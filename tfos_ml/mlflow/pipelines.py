@@ -20,7 +20,7 @@ from mlflow.environment_variables import MLFLOW_DFS_TMP
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.errors import DestinationError
-from tfos_ml.mlflow import models, packages, patching
+from tfos_ml.mlflow import packages, patching, versions
 
 if TYPE_CHECKING:
     from pyspark.ml import PipelineModel
@@ -95,11 +95,11 @@ def log_pipeline(run_id: str, model: PipelineModel, spark: SparkSession, *, step
 
     _look_for_connect()
     with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
-        models.log(
+        versions.log(
             NAME,
             flavor=mlflow.spark,
             run_id=run_id,
-            **models.at_step(step),
+            **versions.at_step(step),
             spark_model=model,
             registered_model_name=registered,
             dfs_tmpdir=_directory_for(spark, directory),

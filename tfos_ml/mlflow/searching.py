@@ -20,8 +20,8 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import content, patching, tracking_server
-from tfos_ml.mlflow.runs import NOBODY, Parent, Runs, parent_of
+from tfos_ml.mlflow import patching, run_facts, tracking_server
+from tfos_ml.mlflow.run_choice import NOBODY, Parent, Runs, parent_of
 from tfos_ml.stages.cluster_estimator import cluster_estimators
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Candidates(AbstractContextManager[None]):
         self._folds = count()
         self._fit_multiple, self._evaluate = self._estimator.fitMultiple, self._evaluator.evaluate
         name = self._evaluator.getMetricName() if hasattr(self._evaluator, "getMetricName") else "metric"
-        self._metric = content.metric_name(f"search/{name}")
+        self._metric = run_facts.metric_name(f"search/{name}")
         self._fitted = threading.local()
 
     def __enter__(self) -> None:
@@ -184,7 +184,7 @@ def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
     plain["estimator"] = type(search.getEstimator()).__name__
     if search.getEvaluator() is not None:
         plain["evaluator"] = type(search.getEvaluator()).__name__
-    points = [content.grid_point(point) for point in getattr(search, "getEstimatorParamMaps", list)()]
+    points = [run_facts.grid_point(point) for point in getattr(search, "getEstimatorParamMaps", list)()]
     if points:
         plain["paramMaps"] = str(len(points))
     search_class = type(search)
@@ -209,7 +209,7 @@ def _log_best(client: MlflowClient, parent: Parent, search: Any, model: Any) -> 
         client.log_dict(parent.run_id, {"study": model.study, "trials": model.trials}, "trials.json")
     else:
         metric, values, best = _of_grid(search, model)
-    name = content.metric_name(f"search/{metric}")
+    name = run_facts.metric_name(f"search/{metric}")
     now = int(time.time() * 1000)
     known = client.get_run(parent.run_id).data.params
     client.log_batch(
@@ -224,6 +224,6 @@ def _of_grid(search: Any, model: Any) -> tuple[str, dict[int, float], dict[str, 
     evaluator = search.getEvaluator()
     values = model.avgMetrics if hasattr(model, "avgMetrics") else model.validationMetrics
     best = max if evaluator.isLargerBetter() else min
-    point = content.grid_point(search.getEstimatorParamMaps()[values.index(best(values))])
+    point = run_facts.grid_point(search.getEstimatorParamMaps()[values.index(best(values))])
     metric = evaluator.getMetricName() if hasattr(evaluator, "getMetricName") else "metric"
     return metric, dict(enumerate(values)), point

@@ -11,7 +11,7 @@ from pyspark.ml.param import Params
 
 from tfos_ml.common.redact import redact
 from tfos_ml.errors import ParamError
-from tfos_ml.stages.other_words import hint
+from tfos_ml.stages.keyword_hints import hint
 
 if TYPE_CHECKING:
     from typing_extensions import Self

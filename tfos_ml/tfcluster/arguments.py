@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.common.arguments import check_call
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.stages.constraints import SECONDS, names
 from tfos_ml.stages.input_mode import InputMode
 
 if TYPE_CHECKING:
@@ -51,18 +52,5 @@ def check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str
     """Raise ``ParamError`` if arguments of :meth:`TFCluster.run` do not go together."""
     if driver_ps_nodes and input_mode != InputMode.TENSORFLOW:
         raise errors.ParamError("driver_ps_nodes=True needs input_mode=InputMode.TENSORFLOW")
-    if isinstance(queues, str) or not queues or not all(isinstance(name, str) for name in queues):
-        raise errors.ParamError(f"queues must be names. Received: {queues!r}")
-    check_seconds("reservation_timeout", reservation_timeout)
-
-
-def check_seconds(name: str, value: Any) -> None:
-    """Raise ``ParamError`` unless an argument of this name is a positive number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise errors.ParamError(f"{name} must be positive seconds. Received: {value!r}")
-
-
-def check_epochs(num_epochs: Any) -> None:
-    """Raise ``ParamError`` unless it is an integer of at least 0."""
-    if not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 0:
-        raise errors.ParamError(f"num_epochs must be an integer of at least 0. Received: {num_epochs!r}")
+    names("names of queues").check("queues", queues)
+    SECONDS.check("reservation_timeout", reservation_timeout)

@@ -26,13 +26,12 @@ from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.grace_periods import warn_of_ended
 from tfos_ml.protocol.pickling import pack_program
+from tfos_ml.stages.constraints import SECONDS, integer
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.tf_model import TFModel
 from tfos_ml.tfcluster.arguments import (
     check_arguments,
-    check_epochs,
     check_map_fun,
-    check_seconds,
     classic_session,
     input_mode_of,
 )
@@ -306,8 +305,8 @@ class TFCluster:
             trained on some of them.
         """
         self._check_feed(qname)
-        check_seconds("feed_timeout", feed_timeout)
-        check_epochs(num_epochs)
+        SECONDS.check("feed_timeout", feed_timeout)
+        integer(0).check("num_epochs", num_epochs)
         if hasattr(dataRDD, "isStreaming"):
             check_rows(dataRDD, "TFCluster.train")
         if hasattr(dataRDD, "foreachRDD"):
@@ -367,7 +366,7 @@ class TFCluster:
             The results. For a DataFrame, its own columns followed by those of the results.
         """
         self._check_feed(qname)
-        check_seconds("feed_timeout", feed_timeout)
+        SECONDS.check("feed_timeout", feed_timeout)
         return self._feeding.infer(dataRDD, feed_timeout, qname, schema)
 
     def _check_feed(self, qname: str) -> None:

@@ -25,6 +25,7 @@ from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.grace_periods import warn_of_ended
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
+from tfos_ml.stages.constraints import FLAG
 from tfos_ml.tfcluster.arguments import check_map_fun, classic_session
 from tfos_ml.tfcluster.start import make_task
 
@@ -97,8 +98,7 @@ class TFParallel:
         spark = classic_session(sc, "TFParallel")
         template = make_template(num_executors)
         check_map_fun(map_fn, "map_fn")
-        if not isinstance(use_barrier, bool):
-            raise errors.ParamError(f"use_barrier must be True or False. Received: {use_barrier!r}")
+        FLAG.check("use_barrier", use_barrier)
         check_settings(spark, barrier=use_barrier, uses_grpc=False)
         if use_barrier:
             _check_barrier(spark, num_executors)

@@ -6,12 +6,12 @@ import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import content
+from tfos_ml.mlflow import run_facts
 
 
 def test_defaults_of_the_machinery_are_no_params():
     """Red before: 27 Params, feedTimeout among them."""
-    assert content.params_of(KerasEstimator(shuffle=False)) == {
+    assert run_facts.params_of(KerasEstimator(shuffle=False)) == {
         "clusterSize": "1",
         "epochs": "1",
         "batchSize": "100",
@@ -25,7 +25,7 @@ def test_defaults_of_the_machinery_are_no_params():
 )
 def test_secrets_are_not_logged(name):
     estimator = TFEstimator(tfArgs={name: "hunter2"}, nodeEnv={"HF_HOME": "hunter2", name: "hunter2"})
-    params = content.params_of(estimator)
+    params = run_facts.params_of(estimator)
     assert params[f"tfArgs.{name}"] == "(not logged)"
     assert params["nodeEnv"] == str(sorted(["HF_HOME", name]))
     assert "hunter2" not in str(params)
@@ -41,7 +41,7 @@ def takes(kind, name, value):
 
 @pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialWeights", "cacheDir"])
 def test_locations_are_told_without_user_and_password(param):
-    params = content.params_of(KerasEstimator(**{param: "s3://key:hunter2@bucket/models?region=x"}))
+    params = run_facts.params_of(KerasEstimator(**{param: "s3://key:hunter2@bucket/models?region=x"}))
     assert params[param] == "s3://bucket/models?region=x"
 
 
@@ -52,7 +52,7 @@ def test_no_param_that_takes_a_uri_is_told_with_its_password(kind):
     values = [(p.name, value) for p in kind().params for value in forms if takes(kind, p.name, value)]
     assert len(values) > 10
     for name, value in values:
-        assert "hunter2" not in str(content.params_of(kind(**{name: value}))), name
+        assert "hunter2" not in str(run_facts.params_of(kind(**{name: value}))), name
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_tracking_addresses_are_told_without_user_and_password(uri, shown):
 
 @pytest.mark.parametrize(("given", "name"), [("loss", "loss"), ("top-5 @ 1", "top-5 _ 1"), ("f1/macro", "f1/macro")])
 def test_metric_names_are_in_the_characters_that_mlflow_takes(given, name):
-    assert content.metric_name(given) == name
+    assert run_facts.metric_name(given) == name
 
 
 def raised(message):
@@ -82,7 +82,7 @@ def raised(message):
 def test_errors_tell_no_secret():
     environment = {"MY_TOKEN": "hunter2", "HF_HOME": "/homes/hf", "DEPTH": "1"}
     error = raised("s3://key:wordpass@bucket/1 of /homes/hf: 401 for hunter2")
-    assert content.error_summary(error, environment) == "OSError: s3://***@bucket/1 of ***: 401 for ***"
-    text = content.error_text(error, environment)
+    assert run_facts.error_summary(error, environment) == "OSError: s3://***@bucket/1 of ***: 401 for ***"
+    text = run_facts.error_text(error, environment)
     assert text.startswith("Traceback (most recent call last)")
     assert text.endswith("OSError: s3://***@bucket/1 of ***: 401 for ***\n")
