@@ -49,7 +49,8 @@ def say(client, rank, *reports, rows=0):
     """Report once."""
     calls, reported = SAID.get((client._location, rank), (0, 0))
     SAID[client._location, rank] = calls + 1, reported + len(reports)
-    return client.call(ReportProgress(rank, calls + 1, NodeProgress(rows=rows), reported, list(reports)))
+    numbered = [{**report, "number": number} for number, report in enumerate(reports, reported)]
+    return client.call(ReportProgress(rank, calls + 1, NodeProgress(rows=rows), numbered))
 
 
 def is_served(client):
@@ -106,7 +107,7 @@ class TestProgressLink:
         assert not server.nodes.wait_gone(0)
         link.report_gone(succeeded=True)
         assert server.nodes.progress() == {4: NodeProgress(rows=11)}
-        assert server.nodes.take_reports() == [{"loss": 1.0}, {"loss": 0.5}]
+        assert [report["loss"] for report in server.nodes.take_reports()] == [1.0, 0.5]
         assert server.nodes.wait_gone(0)
 
     def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
@@ -167,7 +168,7 @@ from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
 
 client, returned = ControlClient(ControlAddress(*sys.argv[1:3])), sys.argv[3] == "returned"
-print(client.call(ReportProgress(1, 1, NodeProgress(returned=returned), 0, [])).stop, flush=True)
+print(client.call(ReportProgress(1, 1, NodeProgress(returned=returned), [])).stop, flush=True)
 sys.stdin.read()
 """
 

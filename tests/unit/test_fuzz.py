@@ -100,7 +100,7 @@ def reshaped(examples):
 
 # Messages
 
-PROGRESS = ReportProgress(1, 3, NodeProgress(host="h", rows=7), 0, [{"line": "é"}, {"loss": 0.5}])
+PROGRESS = ReportProgress(1, 3, NodeProgress(host="h", rows=7), [{"line": "é"}, {"loss": 0.5}])
 FAILURE = Failure(errors.TrainFnError, "raised", "worker", 1, "h", "Traceback ...", "tail", 1)
 
 

@@ -238,12 +238,12 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     server.plan("ReportProgress", fault, None, fault)
     link = ProgressLink(ControlClient(server.address), 0, lambda: NodeProgress(rows=1), period=0.01)
     link.start()
-    for i in range(100):
-        link.report({"step": i})
+    reported = [link.report({"step": i}) for i in range(100)]
     taken = []
     assert wait_until(lambda: taken.extend(server.nodes.take_reports()) or len(taken) >= 100, DEADLINE)
     link.close()
-    assert [report["step"] for report in [*taken, *server.nodes.take_reports()]] == list(range(100))
+    assert [*taken, *server.nodes.take_reports()] == reported
+    assert server.nodes.new(0, [*reported, {"step": 100}]) == [{"step": 100}]  # the node's result repeats them
     assert server.nodes.progress() == {0: NodeProgress(rows=1)}
     link.report_gone(succeeded=True)
 
@@ -260,7 +260,7 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
     ClusterAddress(server.address.location, server.address.token).request_stop()
     assert server.feeds.stop_requested
-    client.call(ReportProgress(0, 1, NodeProgress(), 0, []))
+    client.call(ReportProgress(0, 1, NodeProgress(), []))
     client.call_reliably(ReportGone(0, False), DEADLINE)
     assert server.nodes.wait_gone(0)
 

@@ -274,7 +274,7 @@ def send_raw(connection: socket.socket, content: bytes) -> bytes:
 
 
 CALLS_OF_MEMBERS = [
-    ReportProgress(1, 1, NodeProgress(last_announcement=0), 0, []),
+    ReportProgress(1, 1, NodeProgress(last_announcement=0), []),
     ReportGone(1, False),
     GatherRound(1, 0, 2, "{}"),
     Enter(1, 5),

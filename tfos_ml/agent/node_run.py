@@ -264,11 +264,10 @@ class NodeRun:
                 self._send(messages.PortReleased())
             case messages.Report():
                 is_shown = self._member.is_chief or self._member.is_evaluator
-                number = len(self._outcome.reports)
-                report = {**asdict(message), "label": self._member.run_role.label, "shown": is_shown, "number": number}
-                self._outcome.reports.append(report)
+                report = {**asdict(message), "label": self._member.run_role.label, "shown": is_shown}
                 if self._link is not None and is_shown:
-                    self._link.report(report)
+                    report = self._link.report(report)
+                self._outcome.reports.append(report)
             case messages.LogLine():
                 sys.stderr.write(f"[{self._member.run_role.label}] {message.text}\n")
                 self._output.log(message.text)

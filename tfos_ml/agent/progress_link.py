@@ -39,7 +39,7 @@ class ProgressLink:
         self._on_answer = on_answer
         self._calls = 0
         self._reports: deque[tuple[dict[str, Any], int]] = deque()  # with the size of each
-        self._first_report = 0
+        self._numbered = 0  # reports so far
         self._lock = threading.Lock()
         self._refusals = client.refusals()
         self._has_warned = False
@@ -55,21 +55,22 @@ class ProgressLink:
     def driver(self) -> DriverSeen:
         return DriverSeen(self.answer, time.monotonic() - self.answered_at, self.is_driver_gone)
 
-    def report(self, report: dict[str, Any]) -> None:
-        """Send a report with the next call; if the driver is silent for long, the oldest reports are dropped."""
+    def report(self, report: dict[str, Any]) -> dict[str, Any]:
+        """Send a report with the next call; returns it with a number, by which the driver knows it again.
+
+        If the driver is silent for long, the oldest reports are dropped. One that is too large is not sent.
+        """
         size = len(json.dumps(report))
         if size > REPORT_BYTES:
             logger.warning("A report of %d bytes is not sent, expected at most %d", size, REPORT_BYTES)
-            return
+            return report
         with self._lock:
-            self._reports.append((report, size))
+            numbered = {**report, "number": self._numbered}
+            self._numbered += 1
+            self._reports.append((numbered, size))
             if len(self._reports) > KEPT_REPORTS:
-                self._drop(1)
-
-    def _drop(self, count: int) -> None:
-        for _ in range(count):
-            self._reports.popleft()
-        self._first_report += count
+                self._reports.popleft()
+        return numbered
 
     def _run(self) -> None:
         while not self._closed.wait(self._period if self._ping() else 2 * self._period):
@@ -101,11 +102,17 @@ class ProgressLink:
         with self._lock:
             sizes = accumulate(size for _, size in self._reports)
             fitting = sum(1 for _ in takewhile(lambda size: size <= REPORT_BYTES, sizes))
-            first, reports = self._first_report, [report for report, _ in islice(self._reports, fitting)]
-        answer = self._client.call(ReportProgress(self._rank, self._calls, self._progress(), first, reports))
-        with self._lock:
-            self._drop(max(0, first + len(reports) - self._first_report))
+            reports = [report for report, _ in islice(self._reports, fitting)]
+        answer = self._client.call(ReportProgress(self._rank, self._calls, self._progress(), reports))
+        if reports:
+            self._forget(reports[-1]["number"])
         return answer
+
+    def _forget(self, last: int) -> None:
+        """Keep no reports up to a number, which the driver has."""
+        with self._lock:
+            while self._reports and self._reports[0][0]["number"] <= last:
+                self._reports.popleft()
 
     def _handle(self, answer: ProgressAnswer, called_at: float) -> None:
         self.answered_at, self.answer = called_at, answer

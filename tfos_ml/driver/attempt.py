@@ -139,7 +139,7 @@ class Attempt:
                 job = self._watch(run, df, driver_program)
                 together = results.merged([run.result(job), self._driver_results(run)])
                 result = replace(self._read(together), job_seconds=time.monotonic() - began)
-                self._pass_on([report for r in result.reports for report in [*r["metrics"], *r.get("system", ())]])
+                self._pass_on(self._unsaid(result))
                 self._publish(result)
             succeeded = True
             return result
@@ -261,6 +261,16 @@ class Attempt:
         self._progress.update(self._nodes(), new)
         if new:
             self._reported(new)
+
+    def _unsaid(self, result: RunResult) -> list[dict[str, Any]]:
+        """The reports in the nodes' results that have not come before; all of them where the run is apart."""
+        assert self._control is not None
+        said = self._control.nodes
+        return [
+            report
+            for rank, node in enumerate(result.reports)
+            for report in said.new(rank, [*node["metrics"], *node.get("system", ())])
+        ]
 
     def _driver_results(self, run: Run) -> results.Results:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""

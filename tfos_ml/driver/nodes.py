@@ -46,7 +46,7 @@ class Nodes:
         # set once servers and evaluators are no longer wanted; from the start for the tasks of a job
         self.ending: messages.Ending | None = None if self._outlive_tasks else messages.Ending()
         self._calls: dict[int, int] = {}  # number of each node's latest call
-        self._taken: dict[int, int] = {}  # how many reports and lines of each node have been taken
+        self._taken: dict[int, int] = {}  # number of the next report or line of each node
         self._gone: set[int] = set()  # nodes whose calls count no more
         self._liveness = Liveness()
         self._present: set[int] = set()
@@ -76,9 +76,7 @@ class Nodes:
         """Take what is new in a call, which may come twice or late; returns whether it is the node's latest."""
         if call.rank in self._gone:
             return False
-        taken = self._taken.get(call.rank, 0)
-        new = call.reports[max(0, taken - call.first_report) :]
-        self._taken[call.rank] = max(taken, call.first_report + len(call.reports))
+        new = self.new(call.rank, call.reports)
         is_latest = call.number > self._calls.get(call.rank, 0)
         self._lines.extend(str(report["line"]) for report in new if "line" in report)
         self._reports.extend(report for report in new if "line" not in report)
@@ -86,6 +84,21 @@ class Nodes:
             self._calls[call.rank] = call.number
             self._progress[call.rank] = call.progress
         return is_latest
+
+    def new(self, rank: int, reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The reports of a node that have not come before: calls may come twice, and a node's result repeats all.
+
+        Reports without a number come only once.
+        """
+        new = []
+        with self.changed:
+            for report in reports:
+                number, taken = report.get("number"), self._taken.get(rank, 0)
+                if number is None or number >= taken:
+                    new.append(report)
+                if number is not None:
+                    self._taken[rank] = max(taken, number + 1)
+        return new
 
     def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
         if self._note(call):

@@ -104,8 +104,7 @@ class ReportProgress(Request[ProgressAnswer], frozen=True):
     rank: int  # the node
     number: int  # of this call, from 1
     progress: NodeProgress  # its state
-    first_report: int  # number of the first of `reports`; earlier ones have been acknowledged
-    reports: list[Any]  # metrics, and lines of output (``{"line": ...}``)
+    reports: list[Any]  # metrics, and lines of output (``{"line": ...}``), each with its ``number``
 
 
 class ReportFailure(Request[None], frozen=True):
