@@ -58,17 +58,6 @@ LOCAL, CLUSTER = "local[4]", "local-cluster[2,2,1024]"
 ON_CONNECT = os.environ.get("TFOS_ML_TEST_CONNECT") == "1"  # of Spark Connect, whose server is another process
 
 
-def free_ports(count):
-    """So many ports of this host that nobody uses, as texts."""
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [str(s.getsockname()[1]) for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
-
-
 def wait_until(condition: Callable[[], object], seconds: float) -> bool:
     """Whether a condition came true within a deadline."""
     deadline = time.monotonic() + seconds

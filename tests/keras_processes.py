@@ -7,8 +7,8 @@ import json
 import os
 
 import numpy as np
-from conftest import free_ports
 from keras_worker import BATCH, EPOCHS, make, named, row_count
+from ports import free_ports
 
 from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import ForkServerRef, start_process

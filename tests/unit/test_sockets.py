@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import free_ports
+from ports import free_ports
 
 from tfos_ml.keras.collectives.sockets import WHOLE_BYTES, PeerAllReduce, PeerLostError, SilentWorkerError
 
