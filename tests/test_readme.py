@@ -72,6 +72,7 @@ def run_as_printed(pages, directory):
 
 @pytest.mark.timeout(900)
 def test_programs_of_the_first_pages_run_as_printed(tmp_path):
+    """Nothing faster proves that what a user copies first runs, in a program and with a Spark of its own."""
     shown = run_as_printed(FIRST, tmp_path)
     assert re.search(r"^\|label\|\s*prediction\|\s*probability\|$", shown, re.MULTILINE), shown
     assert float(re.search(r"^accuracy ([\d.]+)$", shown, re.MULTILINE)[1]) > 0.5

@@ -134,6 +134,7 @@ def train_alone(notes):
 
 
 def test_a_worker_keeps_few_copies_of_the_weights_beside_what_plain_keras_has(spark, tmp_path):
+    """Nothing faster proves it: what a tried step and checkpoints keep is memory of TensorFlow's, in its processes."""
     alone, together = tmp_path / "alone", tmp_path / "together"
     for notes in (alone, together):
         notes.mkdir()

@@ -15,9 +15,11 @@ from keras_programs import PROGRAMS, TRIED
 from keras_worker import CASES
 from optimizer_programs import FAIL
 
-pytestmark = pytest.mark.slow
+# Plain Keras warns if the dicts of inputs differ in their order.
+ORDER_OF_INPUTS = "ignore:(?s).*The structure of `inputs` doesn't match:UserWarning"
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(ORDER_OF_INPUTS)]
 IN_THREE = ["idle_layers", "two_rows"]
-OFTEN = [  # each has something that no program of test_programs.py and no class in make test's part of test_zoo.py has
+OFTEN = [  # each has something that no other, and no class in make test's part of test_zoo.py, has
     "sgd_momentum_clipped",  # clipping by norm, weights of rows and validation rows, regularizers
     "lstm_masked_steps",
     "classifier_metrics",
@@ -31,11 +33,16 @@ OFTEN = [  # each has something that no program of test_programs.py and no class
     "every_other_step",  # an exchange in a branch, which keeps its place among the others
     "gathered",  # variables of TensorFlow's that only a step knows
     "thaw",  # a callback that compiles the model again
+    "diffusion",  # draws, BatchNormalization, a moving average of weights
+    "feature_space",  # columns of several types
+    "outputs_with_row_weights",  # weights of rows by output
+    "variational_autoencoder",  # a log of another name than its metric
+    "wasserstein_gan",  # the gradient of a gradient, three updates a step
 ]
 if "TFOS_ML_CORNER" in os.environ:  # old and new versions of Keras differ where losses, metrics and masks are
     OFTEN = OFTEN[:4]
 RING = ["two_outputs"]
-ELSEWHERE = {*EXAMPLES, *hub.PROGRAMS, *FAIL}
+ELSEWHERE = {*hub.PROGRAMS, *FAIL}
 RARE = [case for case in CASES if case not in {*OFTEN, *IN_THREE, *RING, *TRIED, *ELSEWHERE, "shuffle"}]
 TOLD = {
     "local_statistics": "batchStatistics='local': 1 Batch",
@@ -45,9 +52,9 @@ TOLD = {
 TRAINED = {
     False: {1: ["shuffle"], 2: [*TOLD, *OFTEN, "shuffle"], 3: [*IN_THREE, "shuffle"]},
     True: {
-        1: ["sgd_momentum_clipped", "two_outputs"],
+        1: ["sgd_momentum_clipped", "two_outputs", *EXAMPLES],
         2: [*RARE, *IN_THREE, *RING],
-        3: [*((PROGRAMS | LAYERS).keys() - IN_THREE), "sgd_momentum_clipped", "lstm_masked_steps", *RING],
+        3: [*((PROGRAMS | LAYERS | EXAMPLES).keys() - IN_THREE), "sgd_momentum_clipped", "lstm_masked_steps", *RING],
     },
 }
 
@@ -79,14 +86,26 @@ def cases_of(is_chaos):
 @pytest.mark.timeout(900)
 @cases_of(False)
 def test_every_number_of_workers_ends_like_plain_keras(trained, case):
+    """Nothing faster proves it: the exchanges of real processes, in real steps, beside Keras's own."""
     check(trained[False], TRAINED[False], case)
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @cases_of(True)
 def test_more_cases_end_like_plain_keras(trained, case):
     check(trained[True], TRAINED[True], case)
+
+
+@pytest.mark.chaos
+@pytest.mark.skipif(not hub.IS_INSTALLED, reason="keras-hub is not installed")
+@pytest.mark.timeout(1800)
+def test_programs_on_kerashub_end_like_plain_keras(tmp_path):
+    cases = {size: [*hub.PROGRAMS] for size in (1, 2, 3)}
+    train(cases, tmp_path)
+    for case in hub.PROGRAMS:
+        check(tmp_path, cases, case)
+        assert "NOTICE" not in said_of(tmp_path, case, 2)
 
 
 @pytest.mark.timeout(900)
@@ -118,12 +137,26 @@ def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained):
         assert max(float(np.abs(a - b).max()) for a, b in zip(own, alone, strict=True)) < 1e-5
 
 
+def said_of(directory, case, size):
+    """What the first worker has logged of a case."""
+    log = (directory / f"log-{size}-0").read_text()
+    return log[: log.index(f"{case} done")].rpartition(" done")[2]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("case", [case for case in EXAMPLES if case not in OFTEN])
+def test_nothing_is_told_of_an_example(trained, case):
+    for size in (1, 2, 3):
+        assert "NOTICE" not in said_of(trained[True], case, size)
+
+
 def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(trained):
     """Metrics that cannot be added up, draws of TensorFlow's own, local statistics; nothing of what is exact."""
-    log = (trained[False] / "log-2-0").read_text()
     for case, notice in TOLD.items():
-        assert notice in log[: log.index(f"{case} done")].rpartition(" done")[2]
-    assert "NOTICE" not in log[log.index("sampling done") :]
+        assert notice in said_of(trained[False], case, 2)
+    for case in OFTEN:
+        assert "NOTICE" not in said_of(trained[False], case, 2)
     rmse = [logs["rmse"] for logs in json.loads((trained[False] / "rmse_metric-2.json").read_text())]
     assert rmse == pytest.approx(plain_fit("rmse_metric")[1]["rmse"], abs=0.1)  # a mean of both workers' own
 
