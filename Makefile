@@ -75,7 +75,7 @@ chaos: install
 ifdef SEED
 	$(BIN)/python tests/chaos $(SEED) $(or $(MINUTES),60)
 else
-	$(BIN)/python -m pytest -m chaos --timeout 900 $(if $(PART),$(or $(CHAOS_$(PART)),$(error PART is zoo, simulation, faults, places or programs)))
+	$(BIN)/python -m pytest -m chaos $(if $(PART),$(or $(CHAOS_$(PART)),$(error PART is zoo, simulation, faults, places or programs)))
 endif
 
 soak: install

@@ -16,7 +16,6 @@ PROGRAMS = dict(zip(SECTIONS[::2], ("".join(answer) for answer in ANSWERS), stri
 
 
 @pytest.mark.chaos  # what they say has a test of its own where it is made
-@pytest.mark.timeout(900)
 def test_all_answers(tmp_path):
     """As one program; each has the names of the first program only. Prints the seconds of each."""
     lines = ["import time", *FIRST]

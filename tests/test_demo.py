@@ -12,7 +12,6 @@ DEMO = Path(__file__).parents[1] / "examples" / "digits.py"
 
 
 @pytest.mark.chaos  # make notebooks and CI run it; README's program, in make test, does the same on other rows
-@pytest.mark.timeout(480)
 def test_demo_trains_predicts_and_draws(tmp_path, monkeypatch):
     # Act
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS")  # with Spark's own daemon, as ``make demo``

@@ -44,7 +44,6 @@ def name(request):
 
 
 @pytest.mark.chaos  # each fits as what e2e/ has does, and its outputs are looked at as they are kept
-@pytest.mark.timeout(900)
 def test_notebook_runs_from_start_to_end(name, tmp_path):
     notebook = read(name)
     for cell in code_cells(notebook):

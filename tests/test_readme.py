@@ -70,7 +70,6 @@ def run_as_printed(pages, directory):
     return done.stdout
 
 
-@pytest.mark.timeout(900)
 def test_programs_of_the_first_pages_run_as_printed(tmp_path):
     """Nothing faster proves that what a user copies first runs, in a program and with a Spark of its own."""
     shown = run_as_printed(FIRST, tmp_path)
@@ -80,7 +79,6 @@ def test_programs_of_the_first_pages_run_as_printed(tmp_path):
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
 def test_programs_of_all_pages_run_as_printed(tmp_path):
     shown = run_as_printed(PAGES, tmp_path)
     assert len(re.findall(r"^\|label\|\s*prediction\|(\s*probability\|)?$", shown, re.MULTILINE)) >= 3, shown

@@ -72,7 +72,6 @@ def driver(network, cluster):
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(600)
 def test_fit_and_cluster_of_a_driver_behind_nat(network, cluster, driver, tmp_path):
     with forwarding(network, tmp_path, DRIVER_PORT, BLOCK_PORT, OUR_PORT) as log:
         outcome = driver.run("feed", timeout=240, directory=str(tmp_path))
@@ -89,7 +88,6 @@ def test_fit_and_cluster_of_a_driver_behind_nat(network, cluster, driver, tmp_pa
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(600)
 def test_a_port_that_is_not_let_through_is_named(network, cluster, driver, tmp_path):
     with forwarding(network, tmp_path, DRIVER_PORT, BLOCK_PORT):
         outcome = driver.run("feed", timeout=240, directory=str(tmp_path))

@@ -8,7 +8,7 @@ import pytest
 from conftest import wait_until
 from standalone import START_SECONDS, Standalone, command_of, kill
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos]
 NODE = "tfos_ml.worker.main"
 
 

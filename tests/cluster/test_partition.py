@@ -45,7 +45,6 @@ def host_of(network, cluster, pid: int) -> str:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(400)
 def test_a_node_that_is_cut_off_ends_itself_and_the_restart_stands(network, cluster, tmp_path):
     driver = cluster.driver(**SHORT_TIMEOUTS)
     model = tmp_path / "model"

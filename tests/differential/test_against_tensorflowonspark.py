@@ -32,7 +32,6 @@ def ours(tmp_path_factory):
     return json.loads((directory / "found.json").read_text())
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("scenario", THEIRS["found"])
 @pytest.mark.chaos
 def test_finds_what_tensorflowonspark_finds(ours, scenario):

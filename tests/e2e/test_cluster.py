@@ -37,7 +37,6 @@ def test_inference_gives_one_result_a_row_in_order(any_spark):
     with start(any_spark, square) as cluster:
         squares = cluster.inference(sc.parallelize(range(10_000), 10))
         assert squares.collect() == [x * x for x in range(10_000)]
-        assert squares.sum() == sum(x * x for x in range(10_000))
         assert squares.take(5) == [0, 1, 4, 9, 16]
 
         arrays = [np.arange(6, dtype=np.float32).reshape(2, 3) + i for i in range(50)]
@@ -51,7 +50,7 @@ def test_inference_gives_one_result_a_row_in_order(any_spark):
         rows = out.collect()
         assert [r.id for r in rows] == list(range(3000))
         assert all(r.square == r.id**2 and r.twice == r.text * 2 for r in rows)
-    assert cluster.summary["rows"] > 2 * 10_000 + 50 + 3000  # and what take() asked for
+    assert cluster.summary["rows"] > 10_000 + 50 + 3000  # and what take() asked for
     with pytest.raises(errors.ClusterClosedError, match="has ended"):
         cluster.inference(df)
 

@@ -144,12 +144,12 @@ def stop_after(args, ctx):
 
 
 def test_without_end_rows_are_repeated_until_all_nodes_have_enough(spark):
-    args = {"rows": 1000}
+    args = {"rows": 200}
     with start(spark, stop_after, args, nodes=2) as cluster:
         cluster.train(spark.sparkContext.parallelize([i % 20 for i in range(40)], 2), num_epochs=0)
         cluster.train(spark.sparkContext.parallelize([i % 20 for i in range(40)], 2), num_epochs=0)  # nobody reads it
     found = [node["metrics"][0]["metrics"] for node in cluster.summary["nodes"]]
-    assert found == [{"rows": 1000, "sum": 1000 / 20 * sum(range(20))}] * 2
+    assert found == [{"rows": 200, "sum": 200 / 20 * sum(range(20))}] * 2
 
 
 def read_both(args, ctx):

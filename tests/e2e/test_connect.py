@@ -130,8 +130,11 @@ spark.stop()
 
 @pytest.mark.corner("Spark Connect: fit, transform, streams, saving")
 @needs_connect_server
-@pytest.mark.timeout(600)
 def test_fit_transform_errors_and_saving_on_spark_connect(connect_server, tmp_path):
+    """Nothing faster proves it: a client has no JVM, its server is another process, and all takes Connect's own ways.
+
+    It is one program, as each session costs the start of a server.
+    """
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), connect_server.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=580, cwd=tmp_path)
     lines = done.stdout.splitlines()

@@ -45,7 +45,6 @@ spark.stop()
 
 @pytest.mark.corner("Spark Connect client without Java, TensorFlow and MLflow")
 @pytest.mark.skipif(not CLIENT, reason="needs an environment that noxfile.py makes")
-@pytest.mark.timeout(400)
 def test_a_client_without_java_and_tensorflow(tmp_path):
     program = tmp_path / "client.py"  # pyspark-client 4.2 takes one given with -c for its doctests, which need Java
     program.write_text(PROGRAM)

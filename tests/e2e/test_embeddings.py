@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos]
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/howto/embeddings.rst").read_text()
 EXPORT_TEXTS, USE_TEXTS, EXPORT_IMAGES, USE_IMAGES = [

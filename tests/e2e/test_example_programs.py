@@ -10,11 +10,8 @@ from keras_worker import masked_steps, step_data
 
 from tfos_ml import KerasEstimator, TFModel
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.filterwarnings("ignore:(?s).*The structure of `inputs` doesn't match:UserWarning"),
-]
-SIZES = pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.chaos), 2])
+pytestmark = pytest.mark.filterwarnings("ignore:(?s).*The structure of `inputs` doesn't match:UserWarning")
+SIZES = pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.chaos)])
 FIXED = {"batchSize": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 
 

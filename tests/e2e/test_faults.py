@@ -256,7 +256,6 @@ def interrupt(driver: subprocess.Popen[str], directory: Path) -> None:
     assert driver.stdout.readline().startswith("alive 10")
 
 
-@pytest.mark.timeout(360)
 def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(start_driver, tmp_path):
     driver = start_driver(LOCAL, tmp_path)
     interrupt(driver, tmp_path)

@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import mistakes
 
-pytestmark = pytest.mark.timeout(900)  # the first test waits for all of them
 BEFORE_ANY_JOB = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]
 ON_NODES = ["train_function_raises", "train_function_exits"]
 PAGE = Path(mistakes.__file__).parent / "reference" / "mistakes.rst"

@@ -461,7 +461,6 @@ def test_each_fit_has_a_run_and_costs_no_job(spark, server):
     assert {run.info.status for run in (own, active, child)} == {"FINISHED"}
 
 
-@pytest.mark.timeout(600)
 def test_a_search_over_pipelines_tells_folds_and_averages_and_registers_the_best_pipeline(spark, server):
     import mlflow
 

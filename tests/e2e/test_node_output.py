@@ -72,7 +72,7 @@ def test_a_running_cluster(executors, capsys, tmp_path):
         return shown.count("here I am") == 2
 
     try:
-        assert wait_until(are_there, 30)  # though the driver makes no call
+        assert wait_until(are_there, 60)  # though the driver makes no call
     finally:
         (tmp_path / "seen").touch()
         cluster.shutdown(timeout=60)

@@ -52,10 +52,3 @@ def test_a_line_per_epoch_and_where_the_time_went(spark, capsys):
         "Epoch 1/2 [worker:0] loss: 0.5 - rows_here: 100",
         "Epoch 2/2 [worker:0] loss: 0.25 - rows_here: 100",
     ]
-
-
-def test_silence(spark, capsys):
-    model = fit(spark, verbose=0, nodes=1)
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "")
-    assert model.summary.history["loss"] == [0.5, 0.25]

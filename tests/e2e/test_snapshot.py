@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CLUSTER, jobs_of, on
+from conftest import CLUSTER, LOCAL, jobs_of, on
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -173,13 +173,19 @@ def test_a_search_writes_the_rows_of_its_fold_and_leaves_none_of_them(spark, tmp
     assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == ["manifest.json", "rows"]
 
 
-@pytest.fixture
-def snapshot(spark, tmp_path):
+@pytest.fixture(scope="module")
+def written(sessions, tmp_path_factory):
     """Files of a DataFrame, and the directory of its snapshot."""
-    files, cache = tmp_path / "files", tmp_path / "cache"
-    rows(spark).write.parquet(str(files))
-    estimator(cacheDir=str(cache)).fit(spark.read.parquet(str(files)))
-    return files, cache
+    spark, directory = sessions.get(LOCAL), tmp_path_factory.mktemp("written")
+    rows(spark).write.parquet(str(directory / "files"))
+    estimator(cacheDir=str(directory / "cache")).fit(spark.read.parquet(str(directory / "files")))
+    return directory
+
+
+@pytest.fixture
+def snapshot(written, tmp_path):
+    """The files, and a copy of the snapshot, which this program does not know."""
+    return written / "files", Path(shutil.copytree(written / "cache", tmp_path / "cache"))
 
 
 def test_a_snapshot_that_does_not_fit_is_an_error_before_any_job(spark, snapshot):
@@ -203,12 +209,16 @@ def test_a_snapshot_that_does_not_fit_is_an_error_before_any_job(spark, snapshot
     assert jobs_of(spark) == jobs
 
 
-def test_newer_files_are_warned_of(spark, snapshot, monkeypatch):
+def test_newer_files_are_warned_of(spark, snapshot):
     files, cache = snapshot
-    shutil.copytree(cache, cache.with_name("copy"))  # one that this program does not know
+    before = {*files.iterdir()}
     rows(spark).where("id < 9").write.mode("append").parquet(str(files))
-    with pytest.warns(UserWarning, match="files have changed since then: [1-4] are new or have changed, 0 are gone"):
-        model = estimator(cacheDir=f"{cache}/../copy").fit(spark.read.parquet(str(files)))
+    try:
+        with pytest.warns(UserWarning, match="changed since then: [1-4] are new or have changed, 0 are gone"):
+            model = estimator(cacheDir=f"{cache}/../cache").fit(spark.read.parquet(str(files)))
+    finally:
+        for path in {*files.iterdir()} - before:
+            path.unlink()
     assert "have it written again" in model.summary.warnings[-1]
     assert model.summary.rows == ROWS - 50 - 2
 

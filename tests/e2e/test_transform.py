@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import LOCAL
 from elsewhere import run_elsewhere
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.classification import LogisticRegression
@@ -33,6 +32,7 @@ def save(name, function, **inputs):
     tf.saved_model.save(module, f"{sys.argv[1]}/{name}", signatures=module.serve.get_concrete_function(**specs))
 
 save("double", lambda m, x: {"y": m.weight * x}, x=([None], tf.float32))
+save("used here", lambda m, x: {"y": (m.weight + 1) * x}, x=([None], tf.float32))
 sums = lambda m, x: {"total": tf.reduce_sum(x, [1, 2]), "rows": tf.reduce_sum(x, 2), "same": x}
 save("matrix", sums, x=([None, 2, 3], tf.float32))
 join = lambda m, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)]), "long": n + 1}
@@ -243,23 +243,22 @@ def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
         )
 
 
-def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(sessions, models):
+def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(spark, models):
     """Red before: eight of each."""
-    sessions.stop()
-    spark = sessions.get(LOCAL)
+    before = artifacts_and_copies(spark)
     df = spark.range(0, 3, 1, 1).selectExpr("float(id) features")
-    model = TFModel(exportDir=str(models / "double"))
+    model = TFModel(exportDir=str(models / "used here"))
     for number in range(8):
-        model = model if number < 4 else TFModel(exportDir=str(models / "double"))
-        assert [row.prediction for row in model.transform(df).collect()] == [0.0, 2.0, 4.0]
-    assert len(list(Path(spark.sparkContext._temp_dir).glob("tfos_ml-*"))) == 1
-    assert len(unpacked_models(Path(spark.sparkContext._temp_dir).parent)) == 1
+        model = model if number < 4 else TFModel(exportDir=str(models / "used here"))
+        assert [row.prediction for row in model.transform(df).collect()] == [0.0, 3.0, 6.0]
+    assert [len(now - then) for now, then in zip(artifacts_and_copies(spark), before, strict=True)] == [1, 1]
 
 
-def unpacked_models(files: Path) -> list[Path]:
-    """Of executors in the process whose temporary files are there."""
-    folders = files.glob(f"*/{archive.FOLDER}")
-    return [path for folder in folders for path in folder.iterdir() if path.is_dir()]
+def artifacts_and_copies(spark) -> tuple[set[Path], set[Path]]:
+    """What the driver has sent, and what executors in its process have unpacked."""
+    files = Path(spark.sparkContext._temp_dir)
+    folders = files.parent.glob(f"*/{archive.FOLDER}")
+    return {*files.glob("tfos_ml-*")}, {path for folder in folders for path in folder.iterdir() if path.is_dir()}
 
 
 def train_keras(args, ctx):

@@ -12,7 +12,6 @@ from conftest import CLUSTER
 
 pytestmark = [
     pytest.mark.chaos,
-    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:fit returns the model of"),  # its workers train apart on purpose
 ]
 DYNAMIC = {

@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -279,15 +280,13 @@ class TestSource:
         assert again.optimizer.get_config() == model.optimizer.get_config()
 
     @pytest.mark.slow
-    def test_what_a_process_cannot_import_goes_along(self, keras, tmp_path):
+    def test_what_a_process_cannot_import_goes_along(self, keras, tmp_path, monkeypatch):
         """Of a model, and of one that a model function captures; and what the program has registered."""
         program = tmp_path / "program.py"
         program.write_text(PROGRAM_OF_ITS_OWN)
         made = subprocess.run([sys.executable, program], capture_output=True, check=True, cwd=tmp_path)
-        load = "import pickle, sys; print([made() for made in pickle.load(sys.stdin.buffer)])"
-        options = {"input": made.stdout, "capture_output": True, "check": True, "cwd": tmp_path}
-        loaded = subprocess.run([sys.executable, "-c", load], **options)
-        assert loaded.stdout.decode().strip() == str([6.0, 6.0, 12.0])
+        monkeypatch.chdir(tmp_path)
+        assert [load() for load in pickle.loads(made.stdout)] == [6.0, 6.0, 12.0]
 
     def test_one_name_of_two_classes_is_refused(self, sequential, keras):
         from tfos_ml.keras.model.source import source_of

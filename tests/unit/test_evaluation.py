@@ -62,7 +62,6 @@ def check(directory, size, case):
             assert math.isclose(found[name], value, rel_tol=1e-6, abs_tol=1e-6), (rank, name, found[name], value)
 
 
-@pytest.mark.timeout(500)
 @pytest.mark.parametrize("case", OFTEN)
 def test_two_workers_evaluate_as_keras_does(evaluated, case):
     check(evaluated[False], 2, case)
@@ -75,7 +74,6 @@ def test_a_metric_that_does_not_add_up_is_an_error_that_names_it(evaluated, case
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", EVALUATED[True][3])
 def test_three_workers_evaluate_as_keras_does(evaluated, case):
     check(evaluated[True], 3, case)

@@ -83,7 +83,6 @@ def cases_of(is_chaos):
 
 
 @pytest.mark.corner("One, two and three workers end with the same weights")
-@pytest.mark.timeout(900)
 @cases_of(False)
 def test_every_number_of_workers_ends_like_plain_keras(trained, case):
     """Nothing faster proves it: the exchanges of real processes, in real steps, beside Keras's own."""
@@ -108,7 +107,6 @@ def test_programs_on_kerashub_end_like_plain_keras(tmp_path):
         assert "NOTICE" not in said_of(tmp_path, case, 2)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "case", ["once_by_hand", *(pytest.param(case, marks=pytest.mark.chaos) for case in ("compiled_within", "noise"))]
 )
@@ -117,7 +115,6 @@ def test_what_cannot_be_exact_ends_in_that_step(case, tmp_path):
         train({2: [case]}, tmp_path)
 
 
-@pytest.mark.timeout(900)
 def test_with_tensorflows_own_operations(tmp_path):
     """As with GPUs."""
     train({2: RING}, tmp_path, communication="ring")
@@ -161,7 +158,6 @@ def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(tra
     assert rmse == pytest.approx(plain_fit("rmse_metric")[1]["rmse"], abs=0.1)  # a mean of both workers' own
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", ["hand_normalized", pytest.param("in_batch_step", marks=pytest.mark.chaos)])
 def test_a_program_that_computes_over_a_batch_by_itself_is_an_error_before_the_first_step(tmp_path, case):
     with pytest.raises(AssertionError, match=r"ModelError: Two workers would not train this model as one does[^\n]+"):

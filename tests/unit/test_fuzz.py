@@ -257,7 +257,6 @@ def states_of_checkpoints(content):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.timeout(600)
 def test_only_errors_of_known_types(name):
     fuzz(name, 150, nullcontext)
 
