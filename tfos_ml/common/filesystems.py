@@ -21,10 +21,8 @@ from tfos_ml.common.hadoop import s3_advice
 from tfos_ml.common.limits import STORE_ANSWER_SECONDS, STORE_SECONDS, STORE_SILENT_SECONDS
 from tfos_ml.common.redact import redact, secrets_of_uri
 
-ATTEMPTS = 3
-"""For S3: seconds for one request, and number of attempts. pyarrow's own retries take minutes."""
-SLOWEST = 1e6
-"""Bytes per second that every filesystem reads or writes; one that is slower counts as hung."""
+ATTEMPTS = 3  # for S3; pyarrow's own retries take minutes
+SLOWEST = 1e6  # bytes per second that every filesystem reads or writes; one that is slower counts as hung
 _SHOWN_CHARACTERS = 500
 _TOKEN = re.compile(r"([?&])session_token=([^&#]*)&?")
 _CHECK = {

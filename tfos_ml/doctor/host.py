@@ -40,24 +40,12 @@ _SAME_PYTHON = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
+    """One line of the report."""
 
-    Attributes
-    ----------
-    check : str
-        What was looked at.
-    status : str
-        ``"ok"``, ``"warning"`` (it works, with a drawback), ``"failed"`` or ``"skipped"``.
-    message : str
-        What was found.
-    advice : str
-        What to do; empty where there is nothing to do.
-    """
-
-    check: str
-    status: str
-    message: str
-    advice: str = ""
+    check: str  # what was looked at
+    status: str  # OK, WARNING (it works, with a drawback), FAILED or SKIPPED
+    message: str  # what was found
+    advice: str = ""  # what to do; empty where there is nothing to do
 
 
 def check_python() -> Finding:

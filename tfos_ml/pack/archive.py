@@ -35,28 +35,16 @@ _OLD_TAGS = {"1": 5, "2010": 12, "2014": 17}
 
 @dataclass
 class Packed:
-    """What an archive holds.
+    """What an archive holds."""
 
-    Attributes
-    ----------
-    python : str
-        Minor version of Python that it is for.
-    machine, glibc : str
-        Of the hosts that it runs on, as ``x86_64``, and the second number of the oldest glibc; empty: any.
-    size, files, unpacked, left_out : int
-        Bytes of the archive, number and bytes of its files, and bytes that were left out.
-    by_package : Counter
-        Bytes of each distribution.
-    """
-
-    python: str
-    machine: str = ""
-    glibc: str = ""
-    size: int = 0
+    python: str  # minor version of Python that it is for
+    machine: str = ""  # of the hosts that it runs on, as "x86_64"; empty: any
+    glibc: str = ""  # second number of the oldest that they may have; empty: any
+    size: int = 0  # bytes of the archive
     files: int = 0
-    unpacked: int = 0
-    left_out: int = 0
-    by_package: Counter[str] = field(default_factory=Counter)
+    unpacked: int = 0  # bytes of the files
+    left_out: int = 0  # bytes that no run needs
+    by_package: Counter[str] = field(default_factory=Counter)  # bytes of each distribution
 
 
 def write(
@@ -68,14 +56,8 @@ def write(
 ) -> Packed:
     """Write the archive, which is there as a whole or not at all.
 
-    `carried` are files of the interpreter; if there are none, executors need one.
-
-    Raises
-    ------
-    DestinationError
-        If it cannot be written.
-    PackedEnvironmentError
-        If its packages are for machines of several kinds.
+    `carried` are files of the interpreter; if there are none, executors need one. Raises ``DestinationError`` if it
+    cannot be written, and ``PackedEnvironmentError`` if its packages are for machines of several kinds.
     """
     machine, glibc = _platform(distributions)
     machine = machine or (python.machine if carried else "")

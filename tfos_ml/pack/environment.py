@@ -29,10 +29,7 @@ _ANEW = "--fresh has pip install it anew into the archive"
 def installed(lines: Iterable[str], extras: Iterable[str]) -> list[metadata.Distribution]:
     """What tfos_ml with some extras and further requirements have installed here, and what these need in turn.
 
-    Raises
-    ------
-    PackedEnvironmentError
-        If something is not installed, or cannot be told from what is installed beside it.
+    Raises ``PackedEnvironmentError`` if something is not installed, or cannot be told from what is installed beside it.
     """
     found: dict[str, metadata.Distribution] = {}
     seen: set[str] = set()
@@ -102,12 +99,7 @@ def fresh(lines: Iterable[str], extras: Iterable[str], python: str, directory: P
     """What pip installs into a directory, for an interpreter: tfos_ml's needs, and what `lines` name.
 
     TensorFlow and Keras are of the version that is installed here, unless `lines` name another: nodes that differ from
-    the driver are refused.
-
-    Raises
-    ------
-    PackedEnvironmentError
-        With what pip says, if it fails.
+    the driver are refused. Raises ``PackedEnvironmentError``, with what pip says, if it fails.
     """
     named = list(map(Requirement, lines))
     names = {canonicalize_name(one.name) for one in named}

@@ -34,13 +34,7 @@ class Interpreter:
 
 
 def interpreter(python: str) -> Interpreter:
-    """What an interpreter says of itself.
-
-    Raises
-    ------
-    PackedEnvironmentError
-        If it cannot be run.
-    """
+    """What an interpreter says of itself; raises ``PackedEnvironmentError`` if it cannot be run."""
     try:
         done = subprocess.run([python, "-c", _ABOUT], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -52,12 +46,8 @@ def interpreter(python: str) -> Interpreter:
 def files_of_interpreter(found: Interpreter) -> list[tuple[str, Path]]:
     """Its files by their names in the archive: the program, the standard library, and its own shared library.
 
-    Libraries of the system, such as libssl, are not among them; a Python of python-build-standalone needs none.
-
-    Raises
-    ------
-    PackedEnvironmentError
-        If it is one of the system's, or otherwise not in a directory of its own.
+    Libraries of the system, such as libssl, are not among them; a Python of python-build-standalone needs none. Raises
+    ``PackedEnvironmentError`` if it is one of the system's, or otherwise not in a directory of its own.
     """
     program = found.prefix / "bin" / f"python{found.version}"
     standard = found.prefix / "lib" / f"python{found.version}"

@@ -106,20 +106,16 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             for text in notices:
                 warn(text)
             timeline.end("snapshot")
-        result = launch(
-            spark,
+        snapshot = None if written is None else written[1]
+        result = self._launch(
             facts,
-            lambda template: rows.by_node(template, first, is_fed=written is None),
-            self._task(spark, facts, template, columns, program, settings, None if written is None else written[1]),
-            templates=self._template,
-            min_nodes=self._get("minClusterSize"),
-            profile=profile,
-            max_restarts=self._get("maxRestarts"),
+            rows,
+            self._task(spark, facts, template, columns, program, settings, snapshot),
+            profile,
             verbose=self._get("verbose"),
             reported=self._reported_to(listener),
             driver_program=program.payload if first else None,
         )
-
         timeline.end("run")
         assert result.template is not None
         warn_of_outcome(result, result.template)
@@ -133,6 +129,20 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if self._get("verbose") > 1:
             write_lines([f"{type(self).__name__}.fit: {line(model.summary.timeline)}"])
         return model
+
+    def _launch(self, facts: SessionFacts, rows: InputRows, task: NodeTask, profile: Any, **options: Any) -> RunResult:
+        """Run the nodes of a fit, or of an evaluation, to their end; `options` are those of :func:`launch`."""
+        return launch(
+            rows.df.sparkSession,
+            facts,
+            lambda template: rows.by_node(template, task.first_rank, is_fed=task.snapshot is None),
+            task,
+            templates=self._template,
+            min_nodes=self._get("minClusterSize"),
+            profile=profile,
+            max_restarts=self._get("maxRestarts"),
+            **options,
+        )
 
     def _reported_to(self, listener: FitListener) -> Callable[[list[dict[str, Any]]], None]:
         def reported(reports: list[dict[str, Any]]) -> None:

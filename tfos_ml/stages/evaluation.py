@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.common.user_warnings import warn
-from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
@@ -114,18 +113,9 @@ def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) ->
     if weights is None:
         raise errors.ModelError(f"The model has no {WEIGHTS_FILE}, which fits of KerasEstimator write. Fit it again.")
     columns, program = estimator._prepare_evaluation(dataset, weights, archive.member(ADAPTED_FILE))
-    rows = estimator._rows(dataset, columns)
-    result = launch(
-        spark,
-        facts,
-        lambda template: rows.by_node(template, 0),
-        estimator._task(spark, facts, template, columns, program, estimator._settings(dataset, facts), None),
-        templates=estimator._template,
-        min_nodes=estimator._get("minClusterSize"),
-        profile=make_profile(spark, estimator._get("nodeCpus"), estimator._get("nodeGpus")),
-        max_restarts=estimator._get("maxRestarts"),
-        verbose=0,
-    )
+    task = estimator._task(spark, facts, template, columns, program, estimator._settings(dataset, facts), None)
+    profile = make_profile(spark, estimator._get("nodeCpus"), estimator._get("nodeGpus"))
+    result = estimator._launch(facts, estimator._rows(dataset, columns), task, profile, verbose=0)
     chief = next(report for report in result.reports if report["chief"])
     for text in chief["warnings"]:
         warn(text)

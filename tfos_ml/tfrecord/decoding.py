@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tfos_ml.tfrecord.entries import Problems, Spans, named_spans
 from tfos_ml.tfrecord.feature_types import BYTES, FLOAT, LIST_NAMES, Column
+from tfos_ml.tfrecord.framing import binary
 from tfos_ml.tfrecord.protobuf import rewritten
 from tfos_ml.tfrecord.wire import (
     Array,
@@ -239,12 +240,6 @@ def _type_at(column: Column, ndim: int) -> pa.DataType:
 
 def _bounds(counts: Array) -> Array:
     return np.concatenate([[0], np.cumsum(counts)])
-
-
-def binary(data: Array, offsets: Array) -> pa.LargeBinaryArray:
-    """A binary array over `data`, split at `offsets`."""
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def _shaped(bounds: Array, values: pa.Array, column: Column, ndim: int) -> pa.Array:

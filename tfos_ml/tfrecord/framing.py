@@ -94,14 +94,14 @@ def framed(records: pa.LargeBinaryArray) -> pa.Buffer:
     joined = pc.binary_join_element_wise(
         pa.array(headers, pa.large_binary()).take(pa.array(place)),
         records,
-        _fixed(footers),
+        binary(footers, np.arange(len(footers) + 1) * footers.itemsize),
         pa.scalar(b"", pa.large_binary()),
     )
     bounds = np.frombuffer(joined.buffers()[1], np.int64)[joined.offset : joined.offset + len(joined) + 1]
     return joined.buffers()[2].slice(int(bounds[0]), int(bounds[-1] - bounds[0])) if len(joined) else pa.py_buffer(b"")
 
 
-def _fixed(values: Array) -> pa.LargeBinaryArray:
-    """The bytes of each number."""
-    offsets = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
-    return pa.Array.from_buffers(pa.large_binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(values)])
+def binary(data: Array, offsets: Array) -> pa.LargeBinaryArray:
+    """A binary array over `data`, split at `offsets`."""
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets, np.int64)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tfos_ml.common import filesystems
 from tfos_ml.errors import ColumnTypeError, CorruptRecordError, DataError
-from tfos_ml.tfrecord.decoding import binary, decode
+from tfos_ml.tfrecord.decoding import decode
 from tfos_ml.tfrecord.feature_types import BYTE_ARRAY, Column
 from tfos_ml.tfrecord.files import DataFile, storage_errors
-from tfos_ml.tfrecord.framing import FOOTER, HEADER, Frames, damaged, find_frames
+from tfos_ml.tfrecord.framing import FOOTER, HEADER, Frames, binary, damaged, find_frames
 from tfos_ml.tfrecord.options import PLAIN, Options
 from tfos_ml.tfrecord.wire import PADDING, Array, Buffer, gather
 
