@@ -39,9 +39,7 @@ class RowServer(TransportServer):
     def __init__(self, receiver: RowReceiver, endpoint: Endpoint | str, token: str, grants: GrantClient):
         self._receiver = receiver
         self._grants = grants
-        super().__init__(
-            endpoint, token, Service(puts={PutPartition: self._put}, exchanges={InferRows: self._exchange})
-        )
+        super().__init__(endpoint, token, Service(puts={PutPartition: self._put}, exchanges={InferRows: self._infer}))
 
     def _put(self, call: PutPartition, reader: Any, writer: Any) -> None:
         """Take a partition; each block is acknowledged, so that the task waits while there is no space.
@@ -96,10 +94,10 @@ class RowServer(TransportServer):
         except Exception as error:
             self._receiver.fail(_unsettled(error))
 
-    def _exchange(self, call: InferRows, reader: Any, writer: Any) -> None:
+    def _infer(self, call: InferRows, reader: Any, writer: Any) -> None:
         """Return one result for each row, in the same call."""
-        exchange = self._receiver.open_inference(call.feed_timeout)
-        rows = _InferenceReader(self._receiver, exchange, call.stream, reader)
+        inference = self._receiver.open_inference(call.feed_timeout)
+        rows = _InferenceReader(self._receiver, inference, call.stream, reader)
         try:
             writer.begin(blocks.MESSAGE_SCHEMA)
             for answer in rows.answers():
@@ -108,7 +106,7 @@ class RowServer(TransportServer):
             writer.write_metadata(str(error).encode())  # so that the task sends no more
             raise
         finally:
-            self._receiver.close_inference(exchange)
+            self._receiver.close_inference(inference)
             rows.wait()
 
 
@@ -145,17 +143,17 @@ class GrantClient:
 
 
 class _InferenceReader:
-    """Reads the rows of an exchange in a thread of its own, while results go back."""
+    """Reads the rows of one inference in a thread of its own, while results go back."""
 
-    def __init__(self, receiver: RowReceiver, exchange: InferenceCall, stream: str, reader: Any):
+    def __init__(self, receiver: RowReceiver, inference: InferenceCall, stream: str, reader: Any):
         self._receiver = receiver
-        self._exchange = exchange
+        self._inference = inference
         self._stream = stream
         self._reader = reader
         self._rows = 0
         self._all_read = False
         self._refused: Exception | None = None
-        self._thread = threading.Thread(target=self._read, name="exchange", daemon=True)
+        self._thread = threading.Thread(target=self._read, name="inference", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
@@ -172,21 +170,21 @@ class _InferenceReader:
             problem = str(error)
         finally:  # wakes a reader that waits for an answer that will not come
             self._all_read = True
-            self._exchange.answers.put(problem)
+            self._inference.answers.put(problem)
 
     def _read_all(self) -> str:
         for message in _messages(self._reader):
             blocks.check(message)
-            if not self._receiver.wait_for_room(self._exchange.feed_timeout):
+            if not self._receiver.wait_for_room(self._inference.feed_timeout):
                 return ""  # the receiver has put the reason among the answers
             self._rows += blocks.unpack(message)[0]
-            self._receiver.infer(self._stream, self._exchange, message)
+            self._receiver.infer(self._stream, self._inference, message)
         return ""
 
     def answers(self) -> Iterator[pa.RecordBatch]:
         answered = 0
         while not (self._all_read and answered == self._rows):
-            answer = self._exchange.answers.get()
+            answer = self._inference.answers.get()
             if self._refused is not None:
                 break
             if isinstance(answer, pa.RecordBatch):

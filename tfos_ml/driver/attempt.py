@@ -98,7 +98,7 @@ class LargerClusterError(Exception):
 
 
 class Attempt:
-    """One run, whose nodes are the tasks of one job."""
+    """One attempt of a fit: a run whose nodes are the tasks of one job, and what is shown and published of it."""
 
     def __init__(
         self,

@@ -38,10 +38,11 @@ gather_lock = threading.Lock()
 
 
 class Run:
-    """One attempt at a cluster. As a context manager it is canceled if the body raises, and always closed.
+    """One start of all nodes, until they are closed: an attempt of a fit, or a ``TFCluster``.
 
-    Its server is closed with it. `write` writes lines of the nodes' output. `show` shows progress; it is called
-    whenever a job is checked, before failures are raised, and at the end.
+    As a context manager it is canceled if the body raises, and always closed, and its server with it. `write` writes
+    lines of the nodes' output. `show` shows progress; it is called whenever a job is checked, before failures are
+    raised, and at the end.
     """
 
     def __init__(

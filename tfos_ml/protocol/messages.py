@@ -141,7 +141,7 @@ class RowsRead(Struct, frozen=True):
 
 
 class Answers(Struct, frozen=True):
-    """Results of rows: an Arrow file, and ``(exchange, number of rows)`` for its rows in order."""
+    """Results of rows: an Arrow file, and ``(inference, number of rows)`` for its rows in order."""
 
     path: str
     runs: list[tuple[int, int]]

@@ -49,7 +49,7 @@ class ClusterFeed(DataFeed):
         self._unnamed = UnnamedFields(input_mapping or {})
         self._directory = Path(directory)
         self._inference: int | None = None  # of the current batch
-        self._runs: deque[list[int]] = deque()  # exchange and number of unanswered rows, in order
+        self._runs: deque[list[int]] = deque()  # inference and number of unanswered rows, in order
         self._answer_files = 0
         self._reported_at = 0.0
 
@@ -131,12 +131,12 @@ class ClusterFeed(DataFeed):
             self._channel.send(Answers(str(path), self._take_runs(batch.num_rows)))
 
     def _take_runs(self, count: int) -> list[tuple[int, int]]:
-        """Which exchanges the next `count` answers belong to."""
+        """Which inferences the next `count` answers belong to."""
         taken = []
         while count:
-            exchange, waiting = self._runs[0]
+            inference, waiting = self._runs[0]
             part = min(count, waiting)
-            taken.append((exchange, part))
+            taken.append((inference, part))
             count -= part
             self._runs[0][1] -= part
             if not self._runs[0][1]:
