@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 from connect_server import ConnectServer
@@ -31,6 +32,9 @@ OURS = [str(HERE), str(HERE / "e2e"), str(HERE / "harness")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*OURS, os.environ.get("PYTHONPATH", "")])
 sys.path[:0] = [OURS[0], OURS[2]]
 import_tensorflow_later()
+# A busy machine may take long for an example, and to draw one.
+hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("tests")
 STARTED = time.time()
 SESSION = f"{os.getpid()}-{STARTED}"
 os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import train_functions
-from conftest import jobs_of, open_for, wait_until
+from conftest import jobs_of, open_for, seconds, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFEstimator, errors
@@ -143,16 +143,16 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
 def test_results_that_spark_takes_long_to_collect_are_not_lost(spark, monkeypatch):
     df = spark.range(10).withColumnRenamed("id", "features")
     fit(df, clusterSize=2)  # the first one of a session takes longer to start
-    frame = type(df)
+    limit, frame = seconds(3), type(df)
     collect = frame.collect
 
     def slowly(df):
         rows = collect(df)
-        time.sleep(5)
+        time.sleep(limit + 2)
         return rows
 
     monkeypatch.setattr(frame, "collect", slowly)
-    model = fit(df, clusterSize=2, reservationTimeout=3)
+    model = fit(df, clusterSize=2, reservationTimeout=limit)
     assert len(model.summary.nodes) == 2
 
 

@@ -116,7 +116,7 @@ def tell_when_read(args, ctx):
 
 
 def test_a_node_that_waits_for_rows_is_not_timed_out(spark, tmp_path):
-    read, timeout = f"{tmp_path}/read", 2.0
+    read, timeout = f"{tmp_path}/read", seconds(2)
 
     def very_late(partition, rows):
         if partition:

@@ -309,7 +309,7 @@ def fuzz(name, examples, within):
         for content in right:
             parse(content)
 
-        @settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+        @settings(max_examples=examples, derandomize=True, database=None)
         @given(mutated(right) | st.binary(max_size=200) | (reshaped(right) if right[0][:1] == b"{" else st.nothing()))
         def parsed(content):
             with within(len(content)), suppress(*raises):

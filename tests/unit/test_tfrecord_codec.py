@@ -58,7 +58,7 @@ def through_records(table: pa.Table, record_type=EXAMPLE):
     return records, pa.Table.from_arrays(found.columns, schema=table.schema)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(ROWS, max_size=40))
 def test_columns_come_back_as_they_were(rows):
     table = pa.Table.from_pylist(rows, WIDE)
@@ -69,7 +69,7 @@ def test_columns_come_back_as_they_were(rows):
         assert len(message.SerializeToString()) == len(record)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(ROWS, min_size=1, max_size=40))
 def test_what_tensorflow_serialises_is_read(rows):
     table = pa.Table.from_pylist(rows, WIDE)
@@ -92,7 +92,7 @@ SEQUENCE_ROWS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(SEQUENCE_ROWS, max_size=30))
 def test_sequence_examples_come_back_as_they_were(rows):
     table = pa.Table.from_pylist(rows, SEQUENCES)
@@ -148,7 +148,7 @@ def test_unusual_messages_are_read_as_protocol_buffers_do(message, expected):
     assert [row["n"] for row in found] == [[4], expected, [4]]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(max_size=40), st.integers(0, 60), st.integers(0, 255))
 def test_damaged_messages_are_told_exactly_when_protocol_buffers_cannot_read_them(noise, place, byte):
     usual = tf.train.Example(
