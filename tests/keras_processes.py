@@ -46,8 +46,9 @@ def plain_fit(case):
 
     data, model = make(case)
     validates = np.zeros(row_count(data), bool) if data["val"] is None else data["val"]
-    part = functools.partial(_rows, data, is_ragged=case == "ragged_input")
-    x, y, w = keras.utils.unpack_x_y_sample_weight(part(~validates))
+    is_ragged, pads = case == "ragged_input", _pads(case, data)
+    part = functools.partial(_padded_batches, data) if pads else functools.partial(_rows, data, is_ragged=is_ragged)
+    x, y, w = (part(~validates), None, None) if pads else keras.utils.unpack_x_y_sample_weight(part(~validates))
     history = model.fit(
         x,
         y,
@@ -56,7 +57,7 @@ def plain_fit(case):
         callbacks=data.get("callbacks", list)(),
         validation_data=part(validates) if validates.any() else None,
         epochs=EPOCHS,
-        batch_size=data.get("batch", BATCH),
+        batch_size=None if pads else data.get("batch", BATCH),
         shuffle=False,
         verbose=0,
     ).history
@@ -69,9 +70,16 @@ def plain_evaluation(case):
 
     data, model = make(case)
     chosen = np.ones(row_count(data), bool)
+    if _pads(case, data):
+        return model.evaluate(_padded_batches(data, chosen), return_dict=True, verbose=0)
     x, y, w = keras.utils.unpack_x_y_sample_weight(_rows(data, chosen, case == "ragged_input"))
     size = data.get("batch", BATCH)
     return model.evaluate(x, y, sample_weight=w, batch_size=size, return_dict=True, verbose=0)
+
+
+def _pads(case, data):
+    """Whether rows of different lengths are padded."""
+    return "lengths" in data and case != "ragged_input"
 
 
 def _rows(data, chosen, is_ragged):
@@ -92,6 +100,26 @@ def _rows(data, chosen, is_ragged):
     if is_ragged:
         parts[0] = tf.RaggedTensor.from_tensor(parts[0], lengths=data["lengths"][chosen])
     return tuple(parts)
+
+
+def _padded_batches(data, chosen):
+    """The same as a dataset that pads the rows of each batch to the longest of them, as ``padded_batch`` does."""
+    import tensorflow as tf
+
+    def batches():
+        rows, size = np.flatnonzero(chosen), data.get("batch", BATCH)
+        for at in np.split(rows, range(size, len(rows), size)):
+            cut = functools.partial(_cut, int(data["lengths"][at].max()))
+            yield tf.nest.map_structure(cut, _rows(data, at, False))
+
+    spec = tf.nest.map_structure(lambda v: tf.TensorSpec([None] * v.ndim, v.dtype), next(batches()))
+    steps = -(-int(chosen.sum()) // data.get("batch", BATCH))
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=spec)
+    return dataset.apply(tf.data.experimental.assert_cardinality(steps))  # without, Keras ends with other weights
+
+
+def _cut(length, values):
+    return values[:, :length] if values.ndim == 2 else values
 
 
 def check(trained, cases_by_size, case):

@@ -224,6 +224,29 @@ def ragged_tokens():
     return {**data, "lengths": np.where(np.arange(41) < 8, 6, 4), "x": np.where(np.arange(6) < 4, data["x"], 0)}
 
 
+def texts():
+    """Short texts and a long one; the last step has one row, so that only one worker has a row in it."""
+    random = np.random.RandomState(4)
+    lengths = np.where(np.arange(41) == 19, 60, random.randint(1, 9, 41))
+    x = np.where(np.arange(60) < lengths[:, None], random.randint(1, 50, (41, 60)), 0)
+    return {"x": x, "y": (x.sum(1) % 2).astype("f"), "w": None, "val": None, "lengths": lengths, "batch": 8}
+
+
+def mean_of_words():
+    """A mean over the words of a text, which also takes those that pad it."""
+    import keras
+
+    class Mean(keras.layers.Layer):
+        def call(self, words):
+            return keras.ops.mean(words, axis=1)
+
+    x = keras.Input((None,), dtype="int64", name="x")
+    hidden = keras.layers.Conv1D(6, 3, padding="same", activation="tanh")(keras.layers.Embedding(50, 4)(x))
+    model = keras.Model(x, keras.layers.Dense(1, activation="sigmoid")(Mean()(hidden)))
+    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=["mae"])
+    return model
+
+
 def noisy_positions(select=False):
     """A layer of one's own that draws for positions, for rows, and for all words of all rows at once.
 
@@ -644,6 +667,7 @@ PROGRAMS = {
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
     "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),
     "counted_steps": (rare_rows, counted_steps),
+    "mean_of_words": (texts, mean_of_words),
     "noisy_positions": (ragged_tokens, noisy_positions),
     "noisy_cell": (ragged_tokens, noisy_cell),
     "float64": (lambda: {**numbers(), "batch": 6}, in_float64),

@@ -219,16 +219,14 @@ def worker_context(data, rank, size, shuffle, directory):
     from tfos_ml.worker.row_store import RowStore
 
     columns = columns_of(data)
-    specs, shapes, longest = [], [], []
+    specs, shapes = [], []
     for (name, role), values in columns.items():
         kind, ndim = values.type, 0
         while pa.types.is_list(kind):
             kind, ndim = kind.value_type, ndim + 1
         dtype = "string" if pa.types.is_string(kind) else kind.to_pandas_dtype().__name__
         specs.append(ColumnSpec(name, name, role, dtype, ndim))
-        extents = list_extents(values, ndim)
-        shapes.append(fixed_shape(extents, ndim))
-        longest.append(tuple(high for _, high in extents))
+        shapes.append(fixed_shape(list_extents(values, ndim), ndim))
     schema = FeedSchema(tuple(specs), *(isinstance(data[key], dict) for key in "xyw"))
     rows = row_count(data)
     table = pa.RecordBatch.from_arrays(
@@ -242,7 +240,7 @@ def worker_context(data, rank, size, shuffle, directory):
         writer = spool.SpoolWriter(directory, name, chunks.append)
         writer.write(table.take(pa.array(mine)))
         writer.flush()
-        stores[name] = RowStore(chunks, schema, shapes, np.array([rows]), longest)
+        stores[name] = RowStore(chunks, schema, shapes, np.array([rows]))
     logs = []
     served = []
 

@@ -98,7 +98,9 @@ def pass_of(store, batch=4, seed=None, epoch=0, places=None, pad_value=0):
     batches = GlobalBatches(store.indices if places is None else places, ROWS, batch)
     width = store.shapes[0][0]
     spec = (tf.TensorSpec([None, width], tf.int64), tf.TensorSpec([None], tf.int64))
-    return make_global_dataset(store, batches, seed, lambda: epoch, lambda rows, at: rows.gather(at, pad_value), spec)
+    return make_global_dataset(
+        store, batches, seed, lambda: epoch, lambda rows, at, step: rows.gather(at, pad_value), spec
+    )
 
 
 def labels_of(dataset):

@@ -11,10 +11,10 @@ from keras_worker import worker_context
 from tfos_ml import errors
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.inference.prediction import PredictionSpec
+from tfos_ml.inference.saved_model import SIGNATURE_FILE, parse_signature
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.inspection import describe
 from tfos_ml.keras.model.source import ModelSource
-from tfos_ml.keras.rows import padded_lengths
 from tfos_ml.keras.training import KerasFit, fit_model
 
 ROWS = 40
@@ -96,14 +96,16 @@ def test_a_step_that_compares_its_rows_gets_doubles_as_keras_makes_them_of_array
     assert logs[0]["distance"] > 0
 
 
-def test_the_length_that_rows_were_padded_to_is_known(fit):
+def test_the_length_to_which_most_steps_pad_is_known_to_who_serves_the_model(fit, tmp_path):
     lengths = np.arange(ROWS) % 4 + 1
-    data = rows(y=lengths.astype("f"), lengths=lengths)
+    data = rows(y=lengths.astype("f"), lengths=lengths, batch=2)  # rows of 1 and 2, of 3 and 4, ...
 
     def mean():
         x = keras.layers.Input((None,), name="x")
         cells = keras.layers.Dense(4)(keras.layers.Reshape((-1, 1))(x))
         return keras.Model(x, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(cells)))
 
-    model, ctx = fit(mean, data, "mse")
-    assert padded_lengths(model, ctx._node.schema, ctx._node.rows.store("train")) == {"features": (4,)}
+    _, ctx = fit(mean, data, "mse")
+    ctx.served[0].write(str(tmp_path / "served"))
+    signature = parse_signature((tmp_path / "served" / SIGNATURE_FILE).read_bytes(), "exported")
+    assert {name: tensor.padded for name, tensor in signature.inputs.items()} == {"features": (3,)}

@@ -10,9 +10,10 @@ import json
 import keyword
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -55,12 +56,15 @@ class Signature:
 
 
 def write_signature(
-    directory: str, key: str, names: Mapping[str, str] | None = None, ragged: Collection[str] = ()
+    directory: str,
+    key: str,
+    names: Mapping[str, str] | None = None,
+    trained: Mapping[str, TensorInfo] = MappingProxyType({}),
 ) -> None:
     """Read the signature `key` of a SavedModel and write it to a file beside it, if there is such a signature.
 
-    `names` is the result of :func:`argument_names`. In the SavedModel, a ragged input has two tensors, values and row
-    splits; in the file, it has one.
+    `names` is the result of :func:`argument_names`; `trained` are the inputs as the training knows them, by name. In
+    the SavedModel, a ragged input has two tensors, values and row splits; in the file, it has one.
     """
     if key not in _graph(directory, DEFAULT_TAG).signature_def:
         return
@@ -68,8 +72,12 @@ def write_signature(
     arguments = {name: argument for name, argument in (names or {}).items() if name != argument}
     inputs_of = {argument: name for name, argument in arguments.items()}
     inputs = {inputs_of.get(argument, argument): tensor for argument, tensor in signature.inputs.items()}
-    inputs = {name: tensor for name, tensor in inputs.items() if name not in map(row_splits_name, ragged)}
-    inputs.update({name: TensorInfo(inputs[name].dtype, (None, None), ragged=True) for name in ragged})
+    for name, tensor in trained.items():
+        if tensor.ragged:
+            del inputs[row_splits_name(name)]
+            inputs[name] = TensorInfo(inputs[name].dtype, (None, None), ragged=True)
+        elif tensor.padded:
+            inputs[name] = replace(inputs[name], padded=tensor.padded)
     content = {key: {**asdict(Signature(inputs, signature.outputs)), _ARGUMENTS: arguments}}
     (Path(directory) / SIGNATURE_FILE).write_text(json.dumps(content))
 
@@ -102,19 +110,6 @@ def not_exported(why: str) -> str:
         "export. The weights are saved in assets.extra/model.weights.h5 of exportDir and of TFModel.savedModelDir(); "
         "use them with load_weights() or initialWeights."
     )
-
-
-def note_padding(directory: str, lengths: Mapping[str, tuple[int, ...]]) -> None:
-    """Add the lengths to which training padded inputs, by name, to the file beside a SavedModel."""
-    file = Path(directory) / SIGNATURE_FILE
-    if not lengths or not file.exists():
-        return
-    signatures = json.loads(file.read_text())
-    for signature in signatures.values():
-        for name, tensor in signature["inputs"].items():
-            if name in lengths and not tensor["ragged"]:
-                tensor["padded"] = lengths[name]
-    file.write_text(json.dumps(signatures))
 
 
 def row_splits_name(name: str) -> str:

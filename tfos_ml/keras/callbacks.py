@@ -119,9 +119,8 @@ class EpochStartSync(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         state = self._state
-        state.data.current_epoch = epoch
         resumed = state.resumed if state.resumed is not None and state.resumed.epoch == epoch else None
-        state.data.first_step = resumed.step if resumed else 0
+        state.data.all_begin_epoch(epoch, resumed.step if resumed else 0)
         if resumed and resumed.metrics:
             assign_all(metric_variables(self.model), resumed.metrics)
         state.in_step.parallel.bad_step.assign(NO_STEP)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -39,21 +40,17 @@ if TYPE_CHECKING:
     from tfos_ml.worker.node_context import NodeContext
 
 STREAMS = ("train", "validation")
-MOSTLY_PADDING = 8.0  # times the mean length
-PADDING = (
-    "Rows of column '{column}' have {mean:.0f} values on average, and all are padded to the longest, {longest:,}: "
-    "about {times:.0f} times the work of rows of average length. Cut the longest rows, for instance with "
-    "pyspark.sql.functions.slice, or leave them out."
-)
 _VALUES, _LENGTHS = "tfos_ml_values", "tfos_ml_lengths"
 
 
 class TrainingData:
     """Training and validation rows of one worker.
 
-    ``train`` and ``validation`` know which rows are in which step. ``current_epoch``, set before each epoch, determines
-    the order of rows. The epoch begins with ``first_step``, 0 unless a training resumes within it. `class_weight` has
-    the weights of rows by the class of their label; empty for none.
+    ``train`` and ``validation`` know which rows are in which step. ``current_epoch`` determines the order of rows. The
+    epoch begins with ``first_step``, 0 unless a training resumes within it. `class_weight` has the weights of rows by
+    the class of their label; empty for none.
+
+    Rows of different lengths are padded to the longest of the rows that all workers have in a step.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class TrainingData:
         description: ModelDescription,
         class_weight: Mapping[int, float],
     ):
-        self._ctx = ctx
+        self._ctx, self._group = ctx, group
         self._model = model
         self._description = description
         self.class_weight = class_weight
@@ -83,6 +80,46 @@ class TrainingData:
         self.train, self.validation = (
             GlobalBatches(places[name], totals[name], ctx.batch_size, blocks[name]) for name in STREAMS
         )
+        ragged = [i for i in range(len(self._shapes)) if self.stores["train"].is_ragged(i)]
+        self._lengths = {name: {i: self.stores[name].lengths(i) for i in ragged} for name in STREAMS}  # by column
+        self._padded = {name: self._all_longest(name) for name in STREAMS}  # lengths by column and step
+        self._inputs = {name: self._with_padding(name, tensor) for name, tensor in self._inputs.items()}
+
+    def all_begin_epoch(self, epoch: int, first_step: int) -> None:
+        """Set the order of rows in an epoch of the training; all workers do so together, before its first step."""
+        is_another = epoch != self.current_epoch
+        self.current_epoch, self.first_step = epoch, first_step
+        if is_another:
+            self._padded["train"] = self._all_longest("train")
+
+    def _all_longest(self, stream: str) -> dict[int, Array]:
+        """The lengths of the longest rows of all workers in each step, ``(steps, levels)``, by ragged column."""
+        if not self._lengths[stream] or not self._batches(stream).steps:
+            return {}
+        plan = self._batches(stream).plan(self.seed(stream), self.current_epoch)
+        columns, lengths = zip(*self._lengths[stream].items(), strict=True)
+        ends = np.cumsum([part.shape[1] for part in lengths])[:-1]
+        # All workers: they have the same columns and epochs, and no other exchange meanwhile.
+        longest = self._group.all_max(plan.longest(np.concatenate(lengths, axis=1)))
+        return dict(zip(columns, np.split(longest, ends, axis=1), strict=True))
+
+    def _batches(self, stream: str) -> GlobalBatches:
+        return self.train if stream == "train" else self.validation
+
+    def _column_of(self, name: str) -> int:
+        """The column of an input."""
+        features = self._schema.of("feature")
+        return {self._schema.columns[i].name: i for i in features}.get(name, features[0])
+
+    def _typical(self, column: int) -> tuple[int, ...]:
+        """The lengths to which half of the steps pad rows at most."""
+        return tuple(np.median(self._padded["train"][column], axis=0).astype(int).tolist())
+
+    def _with_padding(self, name: str, tensor: TensorInfo) -> TensorInfo:
+        """An input that knows to what length most steps pad it, as ``transform`` does with shorter rows."""
+        column = self._column_of(name)
+        has_padding = not tensor.ragged and column in self._padded["train"]
+        return replace(tensor, padded=self._typical(column)) if has_padding else tensor
 
     @property
     def inputs(self) -> Mapping[str, TensorInfo]:
@@ -182,10 +219,10 @@ class TrainingData:
         spec = self.element_spec(train)
         dataset = make_global_dataset(
             self.stores[stream],
-            self.train if train else self.validation,
+            self._batches(stream),
             self.seed(stream),
             lambda: self.current_epoch,
-            functools.partial(self._gather, train=train),
+            functools.partial(self._gather_step, stream),
             _padded_spec(spec),
             lambda: self.first_step if train else 0,
             has_cardinality,
@@ -200,13 +237,20 @@ class TrainingData:
         return self._names_inputs
 
     def spread(self) -> Any:
-        """Training rows from everywhere, at most a thousand, as one batch of arrays."""
+        """Training rows from everywhere, at most a thousand, as one batch of arrays.
+
+        They have the same lengths on all workers; rows longer than most steps have are left out.
+        """
         store = self.stores["train"]
-        return self._gather(*store.spread(min(store.block_rows(), 1000)))
+        rows, at = store.spread(min(store.block_rows(), 1000))
+        lengths = {i: self._typical(i) for i in self._padded["train"]}
+        for column, most in lengths.items():
+            at = at[(self._lengths["train"][column][at] <= most).all(axis=1)]
+        return self._gather(rows, at, lengths)
 
     def stand_in(self, train: bool) -> Any:
         """A row to compute on in steps without rows of this worker: its first row, or zeros if it has none at all."""
-        values = self._gather(*self.stores["train"].first(1), train=train)
+        values = self._gather(*self.stores["train"].first(1), {}, train)
         if not len(tf.nest.flatten(values)[0]):
             values = tf.nest.map_structure(_row_of_zeros, values)
         with tf.init_scope():  # not in the graph of one step alone
@@ -217,46 +261,26 @@ class TrainingData:
         return self._ctx._node.settings.seed if stream == "train" and self._ctx._node.settings.shuffle else None
 
     @property
-    def padding_notice(self) -> str:
-        """A warning about rows most of which is padding, if there are any; judged by the rows of this worker."""
-        store = self.stores["train"]
-        if store.longest is None or not len(store) or any(tensor.ragged for tensor in self._inputs.values()):
-            return ""
-        for column in filter(store.is_ragged, self._schema.of("feature")):
-            longest, mean = max(store.longest[column], default=0), store.mean_length(column)
-            if longest > MOSTLY_PADDING * max(mean, 1.0):
-                name = self._schema.columns[column].column
-                return PADDING.format(column=name, longest=longest, mean=mean, times=longest / max(mean, 1.0))
-        return ""
-
-    @property
     def shuffle_notice(self) -> str:
         """A warning about the shuffle, if there is one."""
         return self._ctx._node.rows.shuffle_notice() if self._ctx._node.settings.shuffle else ""
 
-    def _padded(self, column: int, values: Array) -> Array:
-        store = self.stores["train"]
-        longest = store.longest  # by column, of all workers
-        if longest is None or not store.is_ragged(column):
-            return values
-        return pad_rows(values, longest[column], self._schema.columns[column], self._pad_value)
+    def _gather_step(self, stream: str, rows: Rows, at: Int64s, step: int) -> Any:
+        lengths = {column: tuple(padded[step].tolist()) for column, padded in self._padded[stream].items()}
+        return self._gather(rows, at, lengths, stream == "train")
 
-    def _gather(self, rows: Rows, at: Int64s, train: bool = True) -> Any:
-        """One dataset element, from rows and positions in them.
-
-        Ragged rows are padded to the longest row of all nodes. Metrics, and models without a mask, may see the padding,
-        and their results must not depend on which worker has a row.
-        """
-        columns = [self._padded(i, values) for i, values in enumerate(rows.gather(at, self._pad_value))]
+    def _gather(self, rows: Rows, at: Int64s, lengths: Mapping[int, tuple[int, ...]], train: bool = True) -> Any:
+        """One dataset element, from rows and positions in them; `lengths` are those to pad to, by ragged column."""
+        columns = list(rows.gather(at, self._pad_value))
+        for i, shape in lengths.items():
+            columns[i] = pad_rows(columns[i], shape, self._schema.columns[i], self._pad_value)
         features, labels, weights = (
             {self._schema.columns[i].name: columns[i] for i in self._schema.of(role)}
             for role in ("feature", "label", "weight")
         )
         inputs: dict[str, Any] = dict(fit_inputs(self._inputs, self._schema, features))
-        by_name = {self._schema.columns[i].name: i for i in self._schema.of("feature")}
         for name in (n for n, tensor in self._inputs.items() if tensor.ragged):
-            column = by_name.get(name, self._schema.of("feature")[0])
-            inputs[name] = {_VALUES: inputs[name], _LENGTHS: rows.lengths(column, at)}
+            inputs[name] = {_VALUES: inputs[name], _LENGTHS: rows.lengths(self._column_of(name), at)}
         for name, values in labels.items():
             if values.dtype.kind == "f":  # as Keras does with arrays: metrics of the user's own may compare them
                 labels[name] = values.astype(_floatx().as_numpy_dtype, copy=False)
@@ -328,16 +352,6 @@ def _with_ragged(x: Any) -> Any:
             return tf.RaggedTensor.from_tensor(x[_VALUES], lengths=x[_LENGTHS])
         return {name: _with_ragged(value) for name, value in x.items()}
     return tuple(map(_with_ragged, x)) if isinstance(x, tuple) else x
-
-
-def padded_lengths(model: Any, schema: FeedSchema, store: RowStore) -> dict[str, tuple[int, ...]]:
-    """The lengths to which rows were padded, by input of the model, for columns whose rows differ in length."""
-    if store.longest is None:
-        return {}
-    features = schema.of("feature")
-    by_name = {schema.columns[i].name: i for i in features}
-    columns = {name: by_name.get(name, features[0]) for name in input_specs(model, schema, store.shapes)}
-    return {name: store.longest[i] for name, i in columns.items() if store.is_ragged(i)}
 
 
 def all_fingerprint(stores: Mapping[str, RowStore], schema: FeedSchema, group: WorkerGroup) -> str:

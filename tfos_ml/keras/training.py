@@ -18,7 +18,6 @@ import tensorflow as tf
 from tfos_ml.data.spool import room_for
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
-from tfos_ml.inference.saved_model import note_padding
 from tfos_ml.keras import privates
 from tfos_ml.keras.build import build
 from tfos_ml.keras.callbacks import (
@@ -45,7 +44,7 @@ from tfos_ml.keras.model import adapt
 from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.keras.probe.known_layers import is_row_by_row
 from tfos_ml.keras.probe.plan import find_plan
-from tfos_ml.keras.rows import TrainingData, padded_lengths
+from tfos_ml.keras.rows import TrainingData
 from tfos_ml.keras.step.batch_normalization import is_batch_normalization
 from tfos_ml.keras.step.data_parallel import DataParallel, not_exchanged
 from tfos_ml.keras.step.layer_state import LayerState
@@ -80,7 +79,7 @@ def train(task: KerasFit, ctx: NodeContext) -> None:
         model = fit_model(task, ctx, group)
     path = ctx.export_saved_model(model)
     if path is not None:
-        _add_to_export(path, model, task, ctx)
+        _add_to_export(path, model, task)
 
 
 @contextlib.contextmanager
@@ -135,7 +134,7 @@ def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: l
     initial_weights = None if name is None else (name, ctx._node.program_files["weights"])
     build(model, data, task.description.has_call, task.adapted, initial_weights)
     _settle_execution(model, group, notices)
-    notices += filter(None, [data.padding_notice, privates.untried(keras.__version__) if group.size > 1 else None])
+    notices += filter(None, [privates.untried(keras.__version__) if group.size > 1 else None])
     return model, data
 
 
@@ -353,10 +352,9 @@ def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
     return bool(ctx._node.settings.tensorboard or ctx._node.settings.log_dir) and not writes
 
 
-def _add_to_export(path: str, model: Any, task: KerasFit, ctx: NodeContext) -> None:
-    """Files beside the SavedModel: weights for another training, the meaning of the output, and the padding of rows."""
+def _add_to_export(path: str, model: Any, task: KerasFit) -> None:
+    """Files beside the SavedModel: weights for another training, and the meaning of the output."""
     with room_for("the model", path):
-        note_padding(path, padded_lengths(model, ctx._node.schema, ctx._node.rows.store("train")))
         weights = os.path.join(path, WEIGHTS_FILE)
         os.makedirs(os.path.dirname(weights), exist_ok=True)
         _save_weights(model, weights)

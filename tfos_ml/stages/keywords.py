@@ -51,7 +51,7 @@ class ScoringAccessors(ParamsBase):
     def getSignatureDefKey(self) -> str: """Value of ``signatureDefKey``."""; return self.getOrDefault("signatureDefKey")
     def setHandleInvalid(self, value: str) -> Self: """Set ``handleInvalid``: rows with null, NaN or infinity: 'error', 'skip' them, or 'keep' them: the model gets NaN and infinity; null gives null outputs, and is an error in fit."""; return self._set_checked(handleInvalid=value)
     def getHandleInvalid(self) -> str: """Value of ``handleInvalid``."""; return self.getOrDefault("handleInvalid")
-    def setPadValue(self, value: float) -> Self: """Set ``padValue``: value that pads rows of different lengths if the dimension of the model is None; fit pads to the longest row."""; return self._set_checked(padValue=value)
+    def setPadValue(self, value: float) -> Self: """Set ``padValue``: value that pads rows of different lengths if the dimension of the model is None; fit pads by step."""; return self._set_checked(padValue=value)
     def getPadValue(self) -> float: """Value of ``padValue``."""; return self.getOrDefault("padValue")
     def setBinaryOutputs(self, value: Sequence[str]) -> Self: """Set ``binaryOutputs``: names of outputs whose strings are bytes, not text."""; return self._set_checked(binaryOutputs=value)
     def getBinaryOutputs(self) -> Sequence[str]: """Value of ``binaryOutputs``."""; return self.getOrDefault("binaryOutputs")

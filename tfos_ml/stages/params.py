@@ -60,7 +60,7 @@ class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol,
         "error",
     )
     padValue = Param(
-        "value that pads rows of different lengths if the dimension of the model is None; fit pads to the longest row",
+        "value that pads rows of different lengths if the dimension of the model is None; fit pads by step",
         number("a number"),
         0.0,
     )

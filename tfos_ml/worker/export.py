@@ -83,10 +83,11 @@ class Serving:
     def __init__(self, model: Any, inputs: Mapping[str, TensorInfo], key: str):
         if not callable(model):
             raise ModelError(f"A {type(model).__name__} cannot be called, so it needs signatures=. Give it a __call__.")
-        self._model, self._key = model, key
-        self._ragged = {name: tensor for name, tensor in inputs.items() if tensor.ragged}
+        self._model, self._inputs, self._key = model, inputs, key
         tensors = [
-            part for name in inputs for part in ([name, row_splits_name(name)] if name in self._ragged else [name])
+            part
+            for name, tensor in inputs.items()
+            for part in ([name, row_splits_name(name)] if tensor.ragged else [name])
         ]
         self._arguments = argument_names(tensors)
         self._specs = [self._spec(inputs, name) for name in tensors]
@@ -115,7 +116,7 @@ class Serving:
     def write(self, path: str) -> None:
         """Save it at a path, a new directory, and beside it a file that maps its names."""
         tf.saved_model.save(self._root, path, signatures={self._key: self._function})
-        write_signature(path, self._key, self._arguments, list(self._ragged))
+        write_signature(path, self._key, self._arguments, self._inputs)
 
 
 @dataclass(frozen=True)

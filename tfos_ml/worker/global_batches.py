@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tfos_ml.data.order import Int64s, shuffled, window_edges
+from tfos_ml.data.schema import Array
 from tfos_ml.worker.dataset import prefetched, without_autotuning
 from tfos_ml.worker.row_store import RowStore
 from tfos_ml.worker.rows import Rows
@@ -44,6 +45,12 @@ class PassPlan(NamedTuple):
     places: Int64s  # where these rows are within their steps, ``(rows,)``
     sizes: Int64s  # how many of them each step takes, ``(steps,)``
     edges: Int64s  # for :meth:`RowStore.read`
+
+    def longest(self, lengths: Array) -> Array:
+        """The largest lengths in each step, ``(steps, levels)``, of those of all rows; 0 in steps without rows."""
+        longest = np.zeros((len(self.sizes), lengths.shape[1]), lengths.dtype)
+        np.maximum.at(longest, np.repeat(np.arange(len(self.sizes)), self.sizes), lengths[self.order])
+        return longest
 
 
 class GlobalBatches:
@@ -118,7 +125,7 @@ def make_global_dataset(
     batches: GlobalBatches,
     seed: int | None,
     epoch: Callable[[], int],
-    gather: Callable[[Rows, Int64s], Any],
+    gather: Callable[[Rows, Int64s, int], Any],
     element_spec: Any,
     first_step: Callable[[], int] = lambda: 0,
     has_cardinality: bool = True,
@@ -131,13 +138,14 @@ def make_global_dataset(
 
     `epoch` and `first_step` are called when an iteration begins. Earlier steps are left out, and their rows not read,
     but the cardinality, unless `has_cardinality` is false, is that of a whole pass: to read beyond the last step then
-    is an error. `gather` makes one dataset element, of `element_spec` with the batch dimension None, from rows and
-    positions in them. Without a `seed`, rows keep the order of the DataFrame.
+    is an error. `gather` makes one dataset element, of `element_spec` with the batch dimension None, from rows,
+    positions in them, and the number of their first step; they are those of one step if rows differ in shape. Without a
+    `seed`, rows keep the order of the DataFrame.
     """
     import tensorflow as tf
 
     if _may_be_copied(store):
-        everything = gather(*store.first(len(store)))
+        everything = gather(*store.first(len(store)), 0)
         dataset = _from_memory(everything, batches, lambda: batches.plan(seed, epoch()), first_step)
     else:
         pieces = functools.partial(_stored_pieces, store, gather=gather)
@@ -153,16 +161,17 @@ def _may_be_copied(store: RowStore) -> bool:
 
 
 def _stored_pieces(
-    store: RowStore, plan: PassPlan, first_step: int, gather: Callable[[Rows, Int64s], Any]
+    store: RowStore, plan: PassPlan, first_step: int, gather: Callable[[Rows, Int64s, int], Any]
 ) -> Iterator[Piece]:
     """The pieces of a pass from a step on."""
     done = int(plan.sizes[:first_step].sum())
     order, places, sizes, edges = plan.order[done:], plan.places[done:], plan.sizes[first_step:], plan.edges
-    bounds = _piece_bounds(sizes, 1 if store.has_ragged else store.block_rows())
+    bounds = list(range(len(sizes) + 1)) if store.has_ragged else _piece_bounds(sizes, store.block_rows())
     ends = np.concatenate([[0], np.cumsum(sizes)])
     pieces = store.read(order, ends[bounds], edges[edges > done] - done)
     for (first, last), (rows, at) in zip(pairwise(bounds), pieces, strict=True):
-        yield gather(rows, at), places[ends[first] : ends[last]], first_step + first, sizes[first:last]
+        number = first_step + first
+        yield gather(rows, at, number), places[ends[first] : ends[last]], number, sizes[first:last]
 
 
 def _from_memory(

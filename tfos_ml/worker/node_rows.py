@@ -110,7 +110,6 @@ class NodeRows:
             for extent, spec in zip(extents, self._schema.columns, strict=True):
                 check_vector_size(extent, spec)
             shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
-            longest = [tuple(high for _, high in e) for e in extents]
             block = order.shuffle_block(sum(self.counts("train").values()), self.size, self._settings.shuffle_memory)
             budget = MemoryBudget.of_node(self._settings.spool_memory, self._settings.host_nodes)
             self._stores = {
@@ -119,7 +118,6 @@ class NodeRows:
                     self._schema,
                     shapes,
                     totals,
-                    longest,
                     block,
                     budget,
                 )

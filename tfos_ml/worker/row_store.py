@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.common.session_settings import SHUFFLE_MEMORY
-from tfos_ml.data.arrow import leaves
+from tfos_ml.data.arrow import leaves, longest_by_row
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.order import Int64s, global_indices, shuffled, window_edges
-from tfos_ml.data.schema import FeedSchema
+from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
 from tfos_ml.errors import SpoolFullError
 from tfos_ml.worker.rows import RowFormat, Rows, View
@@ -31,9 +31,9 @@ MOST_READINGS = 3.0  # of a batch in one pass; sorting rows into files costs as 
 class RowStore(RowFormat):
     """All rows of one node, in its spool; reads all `chunks` on construction.
 
-    `shapes` has the shape of one row of each column, None where rows differ; `longest` the shape that holds the longest
-    row of all nodes. `totals` are the rows of all nodes by source partition. For `shuffle_block` see
-    :func:`tfos_ml.data.order.shuffled`; `budget` is the memory for the rows of this node.
+    `shapes` has the shape of one row of each column, None where rows differ. `totals` are the rows of all nodes by
+    source partition. For `shuffle_block` see :func:`tfos_ml.data.order.shuffled`; `budget` is the memory for the rows
+    of this node.
     """
 
     def __init__(
@@ -42,12 +42,10 @@ class RowStore(RowFormat):
         schema: FeedSchema,
         shapes: list[tuple[int | None, ...]],
         totals: Int64s,
-        longest: list[tuple[int, ...]] | None = None,
         shuffle_block: int | None = None,
         budget: MemoryBudget | None = None,
     ):
         super().__init__(schema, shapes)
-        self.longest = longest
         self.total = int(totals.sum())
         self.shuffle_block = shuffle_block
         self.budget = budget or MemoryBudget.of_node(None)
@@ -103,11 +101,14 @@ class RowStore(RowFormat):
                 low, high = min(low, limits["min"].as_py()), max(high, limits["max"].as_py())
         return low, high
 
-    def mean_length(self, column: int) -> float:
-        """The mean length of the arrays in a column; of those of the first batch if rows are on disk."""
-        batches = [self._batches[0]] if self.spilled else list(self._each_batch())
-        lengths = [pc.sum(pc.list_value_length(batch.column(column))).as_py() or 0 for batch in batches]
-        return sum(lengths) / max(1, sum(batch.num_rows for batch in batches))
+    def lengths(self, column: int) -> Array:
+        """Length of each row's longest array at each level of nesting, shape ``(rows, levels)``, int32.
+
+        Reads the column of all rows, also of those on disk.
+        """
+        levels = len(self.shapes[column])
+        parts = [longest_by_row(batch.column(column), levels).astype(np.int32) for batch in self._each_batch()]
+        return np.concatenate([np.zeros((0, levels), np.int32), *parts])
 
     def _each_batch(self) -> Iterator[pa.RecordBatch]:
         return (self._batches[number] for number in range(len(self._batches)))

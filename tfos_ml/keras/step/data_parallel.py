@@ -204,7 +204,7 @@ class DataParallel:
         assert self._share is not None
         has_rows, stand_in = self._share > 0, self._stand_in(trains)
         if stand_in is not None:
-            data = tf.cond(has_rows, lambda: data, lambda: stand_in)
+            data = tf.cond(has_rows, lambda: data, lambda: tf.nest.map_structure(_sized_as, data, stand_in))
         self.updated, self._applied, self._moments = [], 0, 0
         self._other_writes.begin()
         state = {id(v): v for v in metric_variables(self._model)}
@@ -326,6 +326,17 @@ def _refusing(name: str) -> Callable[..., Any]:
 
 def _has_step(batch: Any) -> bool:
     return isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], Step)
+
+
+def _sized_as(rows: Any, row: Any) -> Any:
+    """A row cut, or filled with zeros, to the lengths of others, as all workers pad the rows of a step."""
+    if isinstance(row, tf.RaggedTensor) or rows.shape[1:].is_fully_defined():
+        return row
+    lengths = tf.shape(rows)[1:]
+    cut = tf.minimum(lengths, tf.shape(row)[1:])
+    row = tf.slice(row, tf.zeros_like(tf.shape(row)), tf.concat([[1], cut], 0))
+    missing = tf.concat([[0], lengths - cut], 0)
+    return tf.ensure_shape(tf.pad(row, tf.stack([tf.zeros_like(missing), missing], 1)), [1, *rows.shape[1:]])
 
 
 def _counting(gradient: Any, share: tf.Tensor) -> Any:
