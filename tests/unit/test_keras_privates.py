@@ -45,6 +45,15 @@ def test_symbolic_build():
     assert privates.losses_of_outputs(privates.compiled_loss(model))
 
 
+def test_what_saving_learns_of_classes_is_kept(model, tmp_path):
+    from keras.src.saving import saving_lib
+
+    model.save_weights(tmp_path / "a.weights.h5")
+    privates.keep_saving_skipsets()
+    for name in ("Layer", "Functional", "Optimizer"):
+        assert saving_lib.get_attr_skipset(name) is saving_lib.get_attr_skipset(name)
+
+
 def test_the_global_dtype_policy_is_read_without_setting_it():
     def policies():
         keras.config.set_floatx("float64")

@@ -314,6 +314,19 @@ def _with_adapters(model: Any) -> list[Any]:
     return [layer for layer in all_layers(model) if getattr(layer, "lora_enabled", False)]
 
 
+def keep_saving_skipsets() -> None:
+    """Have ``Model.save_weights`` find what the last one learned of Keras's classes.
+
+    Keras 3.15 looks for it under another name than it has kept it, so each call makes a layer and an optimizer anew,
+    and loses 70 kB of memory.
+    """
+    from keras.src.backend.common import global_state
+
+    for name, skipset in list(vars(global_state.GLOBAL_STATE_TRACKER).items()):
+        if name.startswith("saving_attr_skipset_"):
+            global_state.set_global_attribute(name.replace("skipset", "skiplist"), skipset)
+
+
 def global_dtype_policy() -> Any:
     """The policy that the program, or a layer before, has set in this thread; None if there is none.
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
+from tfos_ml.keras.privates import keep_saving_skipsets
 from tfos_ml.keras.step.variables import TrainingVariables, digest, value_of
 
 STATE, ARRAYS, CALLBACKS, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"
@@ -102,6 +103,7 @@ def save_weights(variables: TrainingVariables, path: Path) -> bool:
     Keras does not find those that a layer hides. The others are told by their number and their shapes.
     """
     variables.model.save_weights(str(path))
+    keep_saving_skipsets()
     saved: Counter[Any] = Counter()
 
     def note(name: str, entry: Any) -> None:
