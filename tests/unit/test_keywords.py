@@ -72,6 +72,7 @@ def test_the_model_can_be_given_by_position():
         ("num_workers", "did you mean clusterSize?"),
         ("custom_objects", "did you mean customObjects?"),
         ("outputCol", "did you mean predictionCol?"),
+        ("inputCols", "did you mean inputMapping?"),
         ("batch_size", "did you mean batchSize or predictBatchSize?"),
         ("metrics", "pass it to model.compile(metrics=...)"),
         ("steps_per_epoch", "an epoch has all rows"),
