@@ -96,7 +96,7 @@ def feed_batches(spec: FeedSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def infer_elements(spec: FeedSpec, partition: int, elements: Iterable[Any]) -> Iterator[Any]:
     """A result for each element of an RDD's partition, in order."""
-    for answer in _inferred(spec, partition, rdd_to_arrow.to_batches(checked_complete(elements))):
+    for answer in _infer(spec, partition, rdd_to_arrow.to_batches(checked_complete(elements))):
         yield from to_elements(answer, lists=True)
 
 
@@ -110,7 +110,7 @@ def infer_batches(spec: FeedSpec, results: pa.Schema, batches: Iterable[pa.Recor
                 given.append(batch)
                 yield _plain_batch(batch)
 
-    for answer in _inferred(spec, _partition(), remembered()):
+    for answer in _infer(spec, _partition(), remembered()):
         columns = [_result_column(answer, position, wanted) for position, wanted in enumerate(results)]
         while columns[0]:
             rows_here = min(len(columns[0]), given[0].num_rows)
@@ -180,7 +180,7 @@ def _answer(reader: Any) -> dict[str, Any]:
     return decoded
 
 
-def _inferred(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _infer(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Results of rows, in order; at most ``MAX_BLOCKS_AHEAD`` batches wait for theirs at a time."""
     waiting: deque[int] = deque()  # rows of each batch that waits for results
     with _NodeConnection(spec, partition, _nearest(spec, partition)) as call:

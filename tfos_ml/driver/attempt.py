@@ -139,7 +139,7 @@ class Attempt:
                 job = self._watch(run, df, driver_program)
                 together = results.merged([run.result(job), self._driver_results(run)])
                 result = replace(self._read(together), job_seconds=time.monotonic() - began)
-                self._pass_on(self._unsaid(result))
+                self._pass_on(self._unreported(result))
                 self._publish(result)
             succeeded = True
             return result
@@ -262,14 +262,14 @@ class Attempt:
         if new:
             self._reported(new)
 
-    def _unsaid(self, result: RunResult) -> list[dict[str, Any]]:
+    def _unreported(self, result: RunResult) -> list[dict[str, Any]]:
         """The reports in the nodes' results that have not come before; all of them where the run is apart."""
         assert self._control is not None
-        said = self._control.nodes
+        nodes = self._control.nodes
         return [
             report
             for rank, node in enumerate(result.reports)
-            for report in said.new(rank, [*node["metrics"], *node.get("system", ())])
+            for report in nodes.new(rank, [*node["metrics"], *node.get("system", ())])
         ]
 
     def _driver_results(self, run: Run) -> results.Results:

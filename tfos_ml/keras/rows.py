@@ -83,7 +83,8 @@ class TrainingData:
         ragged = [i for i in range(len(self._shapes)) if self.stores["train"].is_ragged(i)]
         self._lengths = {name: {i: self.stores[name].lengths(i) for i in ragged} for name in STREAMS}  # by column
         self._padded = {name: self._all_longest(name) for name in STREAMS}  # lengths by column and step
-        self._inputs = {name: self._with_padding(name, tensor) for name, tensor in self._inputs.items()}
+        typical = self._typical()
+        self._inputs = {name: self._input(name, tensor, typical) for name, tensor in self._inputs.items()}
 
     def all_begin_epoch(self, epoch: int, first_step: int) -> None:
         """Set the order of rows in an epoch of the training; all workers do so together, before its first step."""
@@ -111,15 +112,26 @@ class TrainingData:
         features = self._schema.of("feature")
         return {self._schema.columns[i].name: i for i in features}.get(name, features[0])
 
-    def _typical(self, column: int) -> tuple[int, ...]:
-        """The lengths to which half of the steps pad rows at most."""
-        return tuple(np.median(self._padded["train"][column], axis=0).astype(int).tolist())
+    def _typical(self) -> dict[int, tuple[int, ...]]:
+        """The lengths, by ragged column, of the middle one of all steps, sorted by length; its rows fit into them."""
+        padded = self._padded["train"]
+        if not padded:
+            return {}
+        sizes = np.sum([lengths.sum(axis=1) for lengths in padded.values()], axis=0)
+        middle = np.argsort(sizes, kind="stable")[len(sizes) // 2]
+        return {column: tuple(lengths[middle].tolist()) for column, lengths in padded.items()}
 
-    def _with_padding(self, name: str, tensor: TensorInfo) -> TensorInfo:
-        """An input that knows to what length most steps pad it, as ``transform`` does with shorter rows."""
+    def _input(self, name: str, tensor: TensorInfo, typical: Mapping[int, tuple[int, ...]]) -> TensorInfo:
+        """An input as it is fed, with the lengths to which ``transform`` pads shorter rows.
+
+        If the model does not declare it, floats become floatx, as Keras does with arrays: a ``train_step`` may compute
+        with inputs and outputs.
+        """
+        floats = ("float32", "float64")
+        if declared_inputs(self._model) is None and tensor.dtype in floats and _floatx().name in floats:
+            tensor = replace(tensor, dtype=_floatx().name)
         column = self._column_of(name)
-        has_padding = not tensor.ragged and column in self._padded["train"]
-        return replace(tensor, padded=self._typical(column)) if has_padding else tensor
+        return replace(tensor, padded=typical[column]) if column in typical and not tensor.ragged else tensor
 
     @property
     def inputs(self) -> Mapping[str, TensorInfo]:
@@ -239,11 +251,11 @@ class TrainingData:
     def spread(self) -> Any:
         """Training rows from everywhere, at most a thousand, as one batch of arrays.
 
-        They have the same lengths on all workers; rows longer than most steps have are left out.
+        All are padded to the lengths of the middle step, the same on all workers; longer rows are left out.
         """
         store = self.stores["train"]
         rows, at = store.spread(min(store.block_rows(), 1000))
-        lengths = {i: self._typical(i) for i in self._padded["train"]}
+        lengths = self._typical()
         for column, most in lengths.items():
             at = at[(self._lengths["train"][column][at] <= most).all(axis=1)]
         return self._gather(rows, at, lengths)

@@ -256,16 +256,7 @@ def fit_inputs(inputs: Mapping[str, TensorInfo], schema: FeedSchema, values: Map
 
 def _column_info(column: ColumnSpec, shape: RowShape | None) -> TensorInfo:
     row = shape if shape is not None else (None,) * column.ndim
-    return TensorInfo("string" if column.is_text else _keras_dtype(column.dtype), (None, *row))
-
-
-def _keras_dtype(dtype: str) -> str:
-    """Floats become floatx, as Keras does with arrays: a ``train_step`` may compute with them and the outputs."""
-    import keras
-
-    floats = ("float32", "float64")
-    floatx: str = keras.config.floatx()
-    return floatx if dtype in floats and floatx in floats else dtype
+    return TensorInfo("string" if column.is_text else column.dtype, (None, *row))
 
 
 def tensor_spec(tensor: TensorInfo) -> tf.TensorSpec | tf.RaggedTensorSpec:
