@@ -97,9 +97,9 @@ class Doubling(keras.Model):
 
 
 class Scale(tf.Module):
-    def __init__(self):
+    def __init__(self, dtype=tf.float32):
         super().__init__()
-        self.factor = tf.Variable(3.0)
+        self.factor = tf.Variable(3.0, dtype=dtype)
 
     def __call__(self, features):
         if isinstance(features, dict):
@@ -140,6 +140,12 @@ class TestSignatureNames:
         signature, outputs = export(Scale(), features=ROWS)
         assert signature == Signature({"features": floats(4)}, {"output_0": floats(4)})
         assert outputs["output_0"].tolist() == (3 * ROWS).tolist()
+
+    def test_a_module_in_float64_is_served_in_float64(self, export):
+        rows = ROWS.astype("float64")
+        signature, outputs = export(Scale(tf.float64), features=rows)
+        assert signature.inputs == {"features": TensorInfo("float64", (None, 4))}
+        assert outputs["output_0"].tolist() == (3 * rows).tolist()
 
     def test_signatures_of_the_users_own_are_taken_as_they_are(self, export):
         module = Scale()
