@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -142,8 +143,10 @@ class TestSignatureNames:
         assert outputs["output_0"].tolist() == (3 * ROWS).tolist()
 
     def test_a_module_in_float64_is_served_in_float64(self, export):
+        schema, shapes = SINGLE
+        doubles = replace(schema, columns=tuple(replace(column, dtype="float64") for column in schema.columns))
         rows = ROWS.astype("float64")
-        signature, outputs = export(Scale(tf.float64), features=rows)
+        signature, outputs = export(Scale(tf.float64), (doubles, shapes), features=rows)
         assert signature.inputs == {"features": TensorInfo("float64", (None, 4))}
         assert outputs["output_0"].tolist() == (3 * rows).tolist()
 
