@@ -56,7 +56,7 @@ class ProgressLink:
         return DriverSeen(self.answer, time.monotonic() - self.answered_at, self.is_driver_gone)
 
     def report(self, report: dict[str, Any]) -> dict[str, Any]:
-        """Send a report with the next call; returns it with a number, by which the driver knows it again.
+        """Send a report with the next call; returns it with a number, by which the driver recognizes it.
 
         If the driver is silent for long, the oldest reports are dropped. One that is too large is not sent.
         """

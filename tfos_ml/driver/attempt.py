@@ -163,7 +163,7 @@ class Attempt:
             logger.warning("Files that an attempt has staged beside exportDir could not be deleted: %s", error)
 
     def _watch(self, run: Run, df: DataFrame, driver_program: bytes | None) -> SparkJob:
-        """Run the job to its end. Its nodes gather first; those of only one plain job, whose tasks start one by one."""
+        """Run the job to its end. Its nodes gather first; plain jobs, whose tasks start one by one, gather in turn."""
         nodes = map_in_arrow(
             df, partial(run_node, run.task), results.RESULT_SCHEMA, barrier=self._task.barrier, profile=self._profile
         )
@@ -239,7 +239,7 @@ class Attempt:
         present = {rank for rank in self._control.nodes.present() if rank >= self._task.first_rank}
         nodes = self._nodes()
         self._slots.update(bool(present) or not job.waits_for_slots(bool(nodes)), have_met=bool(nodes))
-        return not nodes or (not self._task.barrier and self._slots.others_hold())  # a barrier stage has all or none
+        return not nodes or (not self._task.barrier and self._slots.others_hold())  # a barrier has all or none
 
     def _nodes(self) -> dict[int, NodeProgress]:
         return {} if self._control is None else self._control.nodes.progress()

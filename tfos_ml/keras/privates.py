@@ -315,7 +315,7 @@ def _with_adapters(model: Any) -> list[Any]:
 
 
 def keep_saving_skipsets() -> None:
-    """Have ``Model.save_weights`` find what the last one learned of Keras's classes.
+    """Keep what ``Model.save_weights`` has learned of Keras's classes, for its next call.
 
     Keras 3.15 looks for it under another name than it has kept it, so each call makes a layer and an optimizer anew,
     and loses 70 kB of memory.

@@ -17,7 +17,7 @@ class GlobalConfig:
     floatx: str
     epsilon: float
     image_data_format: str
-    dtype_policy: Mapping[str, Any] | None  # its configuration; None if the program has set none: `floatx` says it
+    dtype_policy: Mapping[str, Any] | None  # its configuration; None if there is none: it follows `floatx`
 
     @classmethod
     def current(cls, default: GlobalConfig | None = None) -> GlobalConfig | None:
