@@ -37,12 +37,19 @@ api = uri + "/api/2.0/mlflow/"
 named = requests.get(api + "experiments/get-by-name", {"experiment_name": experiment}).json()
 experiment_id = named["experiment"]["experiment_id"]
 deadline, seen = time.monotonic() + 150, 0
+
+def history(run, key):
+    query = {"run_id": run["info"]["run_id"], "metric_key": key, "max_results": 100}  # 3.9 gives none without
+    return requests.get(api + "metrics/get-history", query).json().get("metrics", [])
+
+def hosts_are_known(run):
+    return all(len(history(run, f"system/worker_{n}/network_receive_megabytes")) > 1 for n in (0, 1))
+
 while seen < 3 and time.monotonic() < deadline:
     runs = requests.post(api + "runs/search", json={"experiment_ids": [experiment_id]}).json().get("runs", [])
     for run in runs:
-        query = {"run_id": run["info"]["run_id"], "metric_key": "loss", "max_results": 100}  # 3.9 gives none without
-        points = requests.get(api + "metrics/get-history", query).json().get("metrics", [])
-        if len(points) > seen:
+        points = history(run, "loss")
+        if len(points) > seen and (len(points) == 1 or hosts_are_known(run)):
             seen = len(points)
             word = {"status": run["info"]["status"], "steps": [int(p.get("step", 0)) for p in points]}
             path = pathlib.Path(directory) / f"seen-{seen}"
@@ -99,7 +106,10 @@ def server(tmp_path_factory):
 
 
 def waits_for_watcher(directory):
-    """A callback that begins an epoch only when another process has seen the metrics of those before."""
+    """A callback that begins an epoch only when another process has seen the metrics of those before.
+
+    Those of the hosts, too, before the last epoch: their sampling begins some time after the training.
+    """
     import keras
 
     class WaitsForWatcher(keras.callbacks.Callback):
