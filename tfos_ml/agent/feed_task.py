@@ -43,7 +43,9 @@ from tfos_ml.protocol.failure import Failure, NodeFailure, find_failure
 from tfos_ml.protocol.transport import command, connect
 
 MAX_BLOCKS_AHEAD = 8
-_KEEPALIVE = {"grpc.keepalive_time_ms": 20_000, "grpc.keepalive_timeout_ms": 20_000}
+_KEEPALIVE = dict.fromkeys(  # a silent node counts as gone after 20 s: 10 until it is pinged, 10 for its answer
+    ["grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"], 10_000
+)
 
 
 @dataclass(frozen=True)
