@@ -99,7 +99,11 @@ def feed(spark: SparkSession, directory: str) -> dict[str, Any]:
     function = cluster_train_functions.read_all
     with TFCluster.run(context, function, None, 2, input_mode=InputMode.SPARK, reservation_timeout=60) as cluster:
         cluster.train(context.range(100, numSlices=4))
-    return {"rows": cluster.summary["rows"], "location": cluster.address.location, "nodes": cluster.cluster_info}
+    return {
+        "rows": cluster.summary["rows"],
+        "location": cluster._control.address.location,
+        "nodes": cluster.cluster_info,
+    }
 
 
 PROGRAMS = {"fit": fit, "keras": fit_keras, "feed": feed}

@@ -36,16 +36,16 @@ def test_a_killed_process_ends_the_cluster_though_the_driver_sleeps(spark, tmp_p
     cluster.shutdown()
 
 
-def use(cluster, **options):
+def use(sc, cluster, **options):
     with cluster:
-        cluster.train(cluster.sc.parallelize(range(10)), **options)
+        cluster.train(sc.parallelize(range(10)), **options)
 
 
 def test_nodes_that_do_not_read_or_end_are_named_and_ended(spark, tmp_path):
     cluster = start(spark, train_functions.hang_with_grandchild, tmp_path)
     pids = running(tmp_path, 2)
     with pytest.raises(errors.FeedTimeoutError, match=r"worker:\d .* neither read nor answered .* feed_timeout=2 s"):
-        use(cluster, feed_timeout=2)
+        use(spark.sparkContext, cluster, feed_timeout=2)
     assert wait_until(lambda: gone([p for kind in pids.values() for p in kind]), CLEAN_SECONDS)
 
     (tmp_path / "second").mkdir()

@@ -69,7 +69,7 @@ def stop_at_once(args, ctx):
 
 def test_a_node_that_reads_no_further_is_dealt_nothing(spark):
     with start(spark, stop_at_once) as cluster:
-        nodes = cluster.server.nodes
+        nodes = cluster._control.nodes
         assert wait_until(lambda: any(node.stopped_reading for node in nodes.progress().values()), DEADLINE)
         for _ in range(4):
             cluster.train(spark.range(0, 100, 1, 1))

@@ -13,17 +13,16 @@ import pytest
 from conftest import start_callback_server, wait_until
 
 from tfos_ml import InputMode, TFCluster, errors
+from tfos_ml.compat import TFCluster as CompatTFCluster
 
 STOP = """
 import sys
-from tfos_ml.tfcluster.shutdown import ClusterAddress
-location, token = sys.stdin.read().split()
-ClusterAddress(location, token).request_stop()
+from tfos_ml.compat.reservation import Client
+Client(sys.stdin.read().split()).request_stop()
 """
 
 
-def stop_from_another_process(cluster) -> None:
-    address = cluster.address
+def stop_from_another_process(address) -> None:
     assert address.token not in repr(address)
     subprocess.run(
         [sys.executable, "-c", STOP], input=f"{address.location} {address.token}", text=True, check=True, timeout=60
@@ -55,10 +54,17 @@ def cluster(spark, tmp_path):
         yield cluster
 
 
-def test_dstream(spark, cluster, tmp_path):
+@pytest.fixture
+def compat_cluster(spark, tmp_path):
+    sc, mode = spark.sparkContext, CompatTFCluster.InputMode.SPARK
+    with CompatTFCluster.run(sc, record_lines, str(tmp_path), 2, 0, input_mode=mode) as cluster:
+        yield cluster
+
+
+def test_dstream(spark, compat_cluster, tmp_path):
     from pyspark.streaming import StreamingContext
 
-    sc = spark.sparkContext
+    sc, cluster = spark.sparkContext, compat_cluster
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # DStreams are deprecated
         ssc = StreamingContext(sc, 0.2)
@@ -68,7 +74,7 @@ def test_dstream(spark, cluster, tmp_path):
     waiting = threading.Thread(target=cluster.shutdown, args=(ssc,))
     waiting.start()
     assert wait_until(lambda: seen(tmp_path) == list(range(300)), 60)
-    stop_from_another_process(cluster)
+    stop_from_another_process(cluster.cluster_meta["server_addr"])
     waiting.join(60)
     assert not waiting.is_alive()
     assert seen(tmp_path) == list(range(300))
@@ -82,7 +88,7 @@ def test_structured_streaming(spark, cluster, tmp_path):
     waiting = threading.Thread(target=cluster.shutdown, args=(query,))
     waiting.start()
     assert wait_until(lambda: seen(tmp_path) == list(range(300)), 60)
-    stop_from_another_process(cluster)
+    stop_from_another_process(cluster._control.address)
     waiting.join(60)
     assert not waiting.is_alive()
     assert not query.isActive

@@ -30,7 +30,7 @@ with TFCluster.run(spark.sparkContext, count, None, 2, input_mode=InputMode.SPAR
             if is_ours and process.name() != "java":
                 listening |= {c.laddr for c in process.net_connections() if c.status == "LISTEN"}
     nodes = [(node["host"], node["port"]) for node in cluster.cluster_info]
-    print(json.dumps([cluster.address.location, nodes, sorted(listening)]))
+    print(json.dumps([cluster._control.address.location, nodes, sorted(listening)]))
 spark.stop()
 """
 

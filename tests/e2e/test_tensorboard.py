@@ -46,6 +46,6 @@ def test_event_files_stay_and_the_port_is_a_setting(spark, working_directory):
 
 def test_a_chief_that_has_ended_is_told_at_once(spark, working_directory):
     with TFCluster.run(spark, lambda args, ctx: None, None, 1, tensorboard=True) as cluster:
-        assert wait_until(lambda: not cluster.server.nodes.unfinished(), 60)
+        assert wait_until(lambda: not cluster._control.nodes.unfinished(), 60)
         with pytest.raises(errors.ReservationTimeoutError, match="The chief has ended before its TensorBoard"):
             cluster.tensorboard_url()

@@ -100,7 +100,7 @@ class Cluster(Played):
             settings=NodeSettings(feed_timeout=20.0, queues=["input"]),
             **CONSTANTS,
         )
-        cluster = TFCluster._of_task(self.spark, FACTS, task, InputMode.SPARK)  # type: ignore[arg-type]
+        cluster = TFCluster(self.spark, FACTS, task, InputMode.SPARK)  # type: ignore[arg-type]
         cluster._start(b"")
         with cluster:
             for call in range(1, self.schedule.calls + 1):

@@ -19,6 +19,7 @@ from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo
 from tfos_ml.common.local_files import FileWriter
+from tfos_ml.compat.reservation import Client
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver import partitions as driver_partitions
 from tfos_ml.driver.control_server import ControlServer
@@ -37,7 +38,6 @@ from tfos_ml.protocol.control_messages import (
     SendResults,
 )
 from tfos_ml.protocol.failure import NodeFailure, find_failure
-from tfos_ml.tfcluster.shutdown import ClusterAddress
 
 DEADLINE = 60.0
 FAULTS = ["lost", "late", "doubled", "overtaken"]
@@ -259,7 +259,7 @@ def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
     placement.report_failure("the first failure")
     assert server.nodes.failure() == "the first failure"
     assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
-    ClusterAddress(server.address.location, server.address.token).request_stop()
+    Client(server.address).request_stop()
     assert server.feeds.stop_requested
     client.call(ReportProgress(0, 1, NodeProgress(), []))
     client.call_reliably(ReportGone(0, False), DEADLINE)

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from tfos_ml.compat.map_functions import MapFun, run_in_cluster
+from tfos_ml.stages.input_mode import InputMode as SparkInputMode
 from tfos_ml.tfcluster import tfcluster
 from tfos_ml.tfcluster.arguments import check_map_fun
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
+    from tfos_ml.driver.session_facts import SessionFacts
     from tfos_ml.protocol.control_messages import NodeProgress
+    from tfos_ml.protocol.node_task import NodeTask
 
 logger = logging.getLogger(__name__)
 EPOCHS_OF_ZERO = 10
@@ -31,17 +35,23 @@ class InputMode:
 class TFCluster(tfcluster.TFCluster):
     """A running cluster; made by :func:`run`.
 
-    It is a :class:`tfos_ml.TFCluster` with the attributes and defaults of TensorFlowOnSpark's. Its attributes and its
-    :meth:`shutdown` are described there.
+    It is a :class:`tfos_ml.TFCluster` with the attributes and defaults of TensorFlowOnSpark's. Its
+    :meth:`shutdown` is described there.
     """
 
     _takes_port_variables = True
     queues: list[str]
 
-    @property
-    def input_mode(self) -> int:
-        """One of :class:`InputMode`."""
-        return InputMode.SPARK if self._is_fed else InputMode.TENSORFLOW
+    def __init__(self, spark: SparkSession, facts: SessionFacts, task: NodeTask, input_mode: str):
+        super().__init__(spark, facts, task, input_mode)
+        ranks = range(task.first_rank, task.template.size)
+        self.sc = spark.sparkContext
+        self.nodeRDD = self.sc.parallelize(ranks, len(ranks))
+        self.num_executors = task.template.size
+        self.defaultFS = task.settings.default_fs
+        self.working_dir = task.settings.working_dir
+        self.input_mode = InputMode.SPARK if self._is_fed else InputMode.TENSORFLOW
+        self.server = self._control
 
     @property
     def cluster_info(self) -> list[dict[str, Any]]:
@@ -54,11 +64,21 @@ class TFCluster(tfcluster.TFCluster):
 
     @property
     def cluster_meta(self) -> dict[str, Any]:
-        """That of :class:`tfos_ml.TFCluster`, and ``server_addr``, which ``reservation.Client`` takes.
+        """Id, template, number of nodes, default filesystem, working directory, and ``server_addr``.
 
-        ``server_addr`` holds a token, which is not printed.
+        ``server_addr`` is for ``reservation.Client``. It holds a token, which is not printed.
         """
-        return {**super().cluster_meta, "server_addr": self.address}
+        jobs: dict[str, list[int]] = {}
+        for node in self._run.task.template.nodes:
+            jobs.setdefault(node.job_name, []).append(node.rank)
+        return {
+            "id": self.cluster_id,
+            "cluster_template": jobs,
+            "num_executors": self.num_executors,
+            "default_fs": self.defaultFS,
+            "working_dir": self.working_dir,
+            "server_addr": self.server.address,
+        }
 
     @property
     def meta(self) -> dict[str, Any]:
@@ -120,6 +140,7 @@ def run(
     starts.
     """
     check_map_fun(map_fun)
+    modes: dict[int, Any] = {InputMode.SPARK: SparkInputMode.SPARK, InputMode.TENSORFLOW: SparkInputMode.TENSORFLOW}
     cluster = TFCluster.run(
         sc,
         partial(run_in_cluster, map_fun),
@@ -127,7 +148,7 @@ def run(
         num_executors,
         num_ps,
         tensorboard=tensorboard,
-        input_mode=input_mode,
+        input_mode=modes.get(input_mode, input_mode),
         log_dir=log_dir,
         driver_ps_nodes=driver_ps_nodes,
         master_node=master_node,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.common.arguments import check_call
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.stages.constraints import SECONDS, names
+from tfos_ml.stages.constraints import INPUT_MODE, SECONDS, names
 from tfos_ml.stages.input_mode import InputMode
 
 if TYPE_CHECKING:
@@ -40,16 +40,9 @@ def check_map_fun(map_fun: Any, name: str = "map_fun") -> None:
     check_call(name, map_fun, "(args, ctx)", None, None)
 
 
-def input_mode_of(given: Any) -> str:
-    """As :class:`InputMode` has it, whose members are numbers in TensorFlowOnSpark."""
-    mode = {0: InputMode.TENSORFLOW, 1: InputMode.SPARK}.get(given, "") if type(given) is int else given
-    if mode not in (InputMode.SPARK, InputMode.TENSORFLOW):
-        raise errors.ParamError(f"input_mode must be InputMode.SPARK or InputMode.TENSORFLOW. Received: {given!r}")
-    return str(mode)
-
-
 def check_arguments(input_mode: str, driver_ps_nodes: bool, queues: Sequence[str], reservation_timeout: float) -> None:
-    """Raise ``ParamError`` if arguments of :meth:`TFCluster.run` do not go together."""
+    """Raise ``ParamError`` if arguments of :meth:`TFCluster.run` are wrong, or do not go together."""
+    INPUT_MODE.check("input_mode", input_mode)
     if driver_ps_nodes and input_mode != InputMode.TENSORFLOW:
         raise errors.ParamError("driver_ps_nodes=True needs input_mode=InputMode.TENSORFLOW")
     names("names of queues").check("queues", queues)

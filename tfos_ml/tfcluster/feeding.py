@@ -22,21 +22,21 @@ from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_END_SECONDS, LEASE_SECON
 from tfos_ml.common.session_settings import LEASE
 from tfos_ml.common.spark_api import map_in_arrow, struct_of
 from tfos_ml.data import schema
-from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.partitions import check_rows
 from tfos_ml.driver.run import Run
 from tfos_ml.protocol.control_messages import TrainCall
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 
 class Feeding:
     """Feeds those nodes of a run that take rows, once all have started; for several threads."""
 
-    def __init__(self, run: Run, control: ControlServer, nodes: tuple[FeedNode, ...]):
+    def __init__(self, run: Run, nodes: tuple[FeedNode, ...]):
         self._run = run
-        self._control = control
+        self._control = run.control
         self._nodes = nodes
         self._numbers = count(1)
         self._lease = run.task.lease or LEASE_SECONDS
@@ -64,8 +64,18 @@ class Feeding:
             self._run.check()
 
     def infer(self, data: Any, feed_timeout: float, stream: str, results: str) -> Any:
-        """The RDD or DataFrame of results."""
-        return inferred(data, self._spec(stream, feed_timeout), results)
+        """The RDD or DataFrame of results; raises as :func:`train_action`."""
+        spec = self._spec(stream, feed_timeout)
+        if not hasattr(data, "mapInArrow"):
+            _check_rdd(data)
+            return data.mapPartitionsWithIndex(partial(infer_elements, spec))
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        added = _result_columns(results, data)
+        _feedable(data)  # for its checks
+        whole = StructType([*data.schema.fields, *added.fields])
+        return map_in_arrow(data, partial(infer_batches, spec, to_arrow_schema(added)), whole)
 
     def _spec(self, stream: str, feed_timeout: float, epochs: int = 1) -> FeedSpec:
         number = next(self._numbers)
@@ -84,17 +94,12 @@ class Feeding:
         check_rows({partition: rows for partition, rows in fed.items() if rows is not None}, committed)
 
 
-def is_dataframe(data: Any) -> bool:
-    """Whether it is a DataFrame rather than an RDD."""
-    return hasattr(data, "mapInArrow")
-
-
 def train_action(data: Any, spec: FeedSpec) -> Callable[[], dict[int, int | None]]:
     """Runs the job that feeds rows for training. Its result is the count by partition, None where none were wanted.
 
     Raises ``ParamError`` if `data` is neither RDD nor DataFrame, ``ColumnTypeError`` if no tensor can hold a column.
     """
-    if is_dataframe(data):
+    if hasattr(data, "mapInArrow"):
         frames = map_in_arrow(_feedable(data), partial(feed_batches, spec), FED_SCHEMA)
         return lambda: {row.partition: row.rows for row in frames.collect()}
     _check_rdd(data)
@@ -102,23 +107,15 @@ def train_action(data: Any, spec: FeedSpec) -> Callable[[], dict[int, int | None
     return lambda: dict(counts.collect())
 
 
-def inferred(data: Any, spec: FeedSpec, results: str) -> Any:
-    """The RDD or DataFrame of results; raises as :func:`train_action`."""
-    if not is_dataframe(data):
-        _check_rdd(data)
-        return data.mapPartitionsWithIndex(partial(infer_elements, spec))
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
+def _result_columns(results: str, df: DataFrame) -> StructType:
+    """The columns of a DDL schema; raises ``ParamError`` if the results of a DataFrame's rows cannot be so."""
     added = struct_of(results)
     if not added.fields:
         raise errors.ParamError("schema: it has no columns for the results. Got: ''. Use 'prediction double' or so.")
-    twice = sorted(set(added.names) & set(data.columns))
+    twice = sorted(set(added.names) & set(df.columns))
     if twice:
         raise errors.ParamError(f"schema: the DataFrame has columns {twice} already. Choose other names for results.")
-    _feedable(data)  # for its checks
-    whole = StructType([*data.schema.fields, *added.fields])
-    return map_in_arrow(data, partial(infer_batches, spec, to_arrow_schema(added)), whole)
+    return added
 
 
 def _feedable(df: DataFrame) -> DataFrame:

@@ -1,42 +1,18 @@
-"""The end of a ``TFCluster``: who may request it, what is waited for, and for how long."""
+"""The end of a ``TFCluster``: what is waited for, and for how long."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tfos_ml import errors
-from tfos_ml.common.limits import CLEANUP_SECONDS, POLL_SECONDS, STOP_STREAM_SECONDS, STREAM_SECONDS
-from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.common.limits import CLEANUP_SECONDS, POLL_SECONDS, STREAM_SECONDS
 from tfos_ml.driver.progress import WaitNotice
 from tfos_ml.driver.run import Run
-from tfos_ml.protocol.addresses import ControlAddress
-from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import Ending, RequestStop
+from tfos_ml.protocol.control_messages import Ending
 from tfos_ml.protocol.grace_periods import GracePeriod
-
-
-@dataclass(frozen=True)
-class ClusterAddress:
-    """Where, and with which token, another process may reach a running cluster's driver.
-
-    Examples
-    --------
-    >>> ClusterAddress(location, token).request_stop()              # doctest: +SKIP
-    """
-
-    location: str
-    token: str = field(repr=False)
-
-    def request_stop(self) -> None:
-        """Ask the driver to end the stream that feeds it; raises ``pyarrow.lib.ArrowException`` if it is not there."""
-        client = ControlClient(ControlAddress(self.location, self.token))
-        try:
-            client.call_reliably(RequestStop(), STOP_STREAM_SECONDS)
-        finally:
-            client.close()
 
 
 @dataclass
@@ -44,7 +20,6 @@ class Shutdown:
     """Waits for a stream and for the nodes."""
 
     run: Run
-    control: ControlServer
     timeout: float  # seconds for all of it; math.inf for no limit
     deadline: float  # when they have passed, by time.monotonic()
 
@@ -81,7 +56,7 @@ class Shutdown:
         Evaluators and parameter servers have `grace_secs` left after the others; 0 leaves it to the settings. Those
         that still run at the deadline are ended.
         """
-        nodes, notice = self.control.nodes, WaitNotice()
+        nodes, notice = self.run.control.nodes, WaitNotice()
         nodes.announce(None)
         nodes.ending = Ending(GracePeriod.of_setting("grace_secs", float(grace_secs)) if grace_secs > 0 else None)
         last_deadline = self.deadline + CLEANUP_SECONDS
@@ -103,6 +78,7 @@ class Shutdown:
 
     def _unfinished(self) -> list[str]:
         """Labels of the unfinished nodes: of those whose train function runs, or else of all."""
-        left, progress = self.control.nodes.unfinished(), self.control.nodes.progress()
+        nodes = self.run.control.nodes
+        left, progress = nodes.unfinished(), nodes.progress()
         working = [node for node in left if node.rank not in progress or not progress[node.rank].returned]
         return [node.label for node in working or left]

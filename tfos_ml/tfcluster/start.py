@@ -21,7 +21,6 @@ from tfos_ml.protocol.cluster_template import ClusterTemplate
 from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 
 if TYPE_CHECKING:
-    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 
@@ -60,11 +59,13 @@ def make_task(
     )
 
 
-def start_nodes(run: Run, ranks: RDD[int], program: bytes, is_fed: bool) -> list[NodeInfo]:
-    """Start a node in a task for each rank, and the others on the driver's host; returns what all say of themselves.
+def start_nodes(run: Run, program: bytes, is_fed: bool) -> list[NodeInfo]:
+    """Start all nodes, some of them on the driver's host; returns what they say of themselves.
 
     Nodes that are fed hold no task slot when this returns.
     """
+    numbers = range(run.task.first_rank, run.task.template.size)
+    ranks = run.spark.sparkContext.parallelize(numbers, len(numbers))
     with gather_lock:
         start = partial(ranks.foreach, partial(start_node, run.task, is_fed))
         job = run.start(start, program if run.task.first_rank else None)

@@ -29,14 +29,9 @@ from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.stages.constraints import SECONDS, integer
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.tf_model import TFModel
-from tfos_ml.tfcluster.arguments import (
-    check_arguments,
-    check_map_fun,
-    classic_session,
-    input_mode_of,
-)
+from tfos_ml.tfcluster.arguments import check_arguments, check_map_fun, classic_session
 from tfos_ml.tfcluster.feeding import Feeding
-from tfos_ml.tfcluster.shutdown import ClusterAddress, Shutdown
+from tfos_ml.tfcluster.shutdown import Shutdown
 from tfos_ml.tfcluster.start import await_tensorboard, check_spark, make_task, start_nodes
 
 if TYPE_CHECKING:
@@ -59,20 +54,6 @@ class TFCluster:
         Unique to this cluster.
     cluster_info : list of dict
         ``executor_id`` (rank), ``job_name``, ``task_index``, ``host``, ``port`` and ``pid`` of each node.
-    cluster_meta : dict
-        Id, template, number of nodes, default filesystem and working directory.
-    input_mode : str
-        ``InputMode.SPARK`` or ``InputMode.TENSORFLOW``.
-    nodeRDD : pyspark.RDD
-        The ranks of the nodes, one per partition.
-    num_executors : int
-        Number of nodes.
-    sc : pyspark.SparkContext
-        Where it runs.
-    server : object
-        The driver's end, which the nodes call; internal.
-    defaultFS, working_dir : str
-        Default filesystem of Spark, and the driver's working directory.
     summary : dict
         After :meth:`shutdown`, under ``"nodes"`` what each node reports of itself, with its metrics.
 
@@ -91,24 +72,18 @@ class TFCluster:
     InputMode = InputMode
     _takes_port_variables: ClassVar[bool] = False  # of TensorFlowOnSpark
 
-    def __init__(self, run: Run, control: ControlServer, input_mode: str):
-        task = run.task
-        ranks = range(task.first_rank, task.template.size)
-        self.sc: SparkContext = run.spark.sparkContext
-        self.nodeRDD: RDD[int] = self.sc.parallelize(ranks, len(ranks))
+    def __init__(self, spark: SparkSession, facts: SessionFacts, task: NodeTask, input_mode: str):
+        context = spark.sparkContext
+        control = ControlServer(facts.endpoint, task.template, is_wanted=lambda: context._jsc is not None)
         self.cluster_id = task.run_id
-        self.num_executors = task.template.size
-        self.defaultFS: str = task.settings.default_fs
-        self.working_dir: str = task.settings.working_dir
         self.summary: dict[str, Any] = {}
-        self.server = control
-        self._run = run
-        self._template = task.template
-        self._input_mode = input_mode
+        self._control = control
+        self._run = Run(spark, task, control)
+        self._is_fed = input_mode == InputMode.SPARK
         self._infos: list[NodeInfo] = []
         self._release = weakref.finalize(self, control.close)  # nodes end without the driver's server
-        self._watch = NodesWatch(control, run.expire_leases)
-        self._feeding = Feeding(run, control, ())
+        self._watch = NodesWatch(control, self._run.expire_leases)
+        self._feeding = Feeding(self._run, ())
         self._unseen: errors.TfosMlError | None = None  # what a stream's thread has raised
         self._closed = False
         self._refuses_batches = False
@@ -124,7 +99,7 @@ class TFCluster:
         num_executors: int,
         num_ps: int = 0,
         tensorboard: bool = False,
-        input_mode: str | int = InputMode.TENSORFLOW,
+        input_mode: str = InputMode.TENSORFLOW,
         log_dir: str | None = None,
         driver_ps_nodes: bool = False,
         master_node: str | None = None,
@@ -149,7 +124,7 @@ class TFCluster:
         tensorboard : bool, default False
             Whether the chief starts TensorBoard.
         input_mode : {InputMode.TENSORFLOW, InputMode.SPARK}
-            Whether the nodes read files themselves or are fed; also 0 and 1, as in TensorFlowOnSpark.
+            Whether the nodes read files themselves or are fed.
         log_dir : str, optional
             Where TensorBoard looks, ``ctx.log_dir``. Default with `tensorboard`: ``tensorboard_<cluster_id>`` in the
             working directory of the chief's executor, which stays; else a directory that goes with the node.
@@ -183,15 +158,14 @@ class TFCluster:
         spark = classic_session(sc, "TFCluster")
         template = make_template(num_executors, num_ps, master_node, eval_node)
         check_map_fun(map_fun)
-        mode = input_mode_of(input_mode)
-        check_arguments(mode, driver_ps_nodes, queues, reservation_timeout)
+        check_arguments(input_mode, driver_ps_nodes, queues, reservation_timeout)
         on_driver = num_ps if driver_ps_nodes else 0
         check_spark(spark, num_executors, on_driver, reservation_timeout)
         program = pack_program("map_fun", map_fun, (map_fun, tf_args), {"tf_args": tf_args})
         facts = SessionFacts.of(spark, cls._takes_port_variables)
         settings = replace(
             facts.node_settings,
-            queues=list(queues) if mode == InputMode.SPARK else [],
+            queues=list(queues) if input_mode == InputMode.SPARK else [],
             release_port=release_port,
             tensorboard=tensorboard,
             log_dir=log_dir,
@@ -208,35 +182,19 @@ class TFCluster:
             grace_periods=facts.grace_periods,
             verbose=verbose,
         )
-        cluster = cls._of_task(spark, facts, task, mode)
+        cluster = cls(spark, facts, task, input_mode)
         cluster._start(program)
         return cluster
-
-    @classmethod
-    def _of_task(cls, spark: SparkSession, facts: SessionFacts, task: NodeTask, mode: str) -> Self:
-        """A cluster none of whose nodes has been started; its server ends with the SparkContext."""
-        context = spark.sparkContext
-        control = ControlServer(facts.endpoint, task.template, is_wanted=lambda: context._jsc is not None)
-        return cls(Run(spark, task, control), control, mode)
 
     def _start(self, program: bytes) -> None:
         self._watch.start()
         try:
-            self._infos = start_nodes(self._run, self.nodeRDD, program, self._is_fed)
+            self._infos = start_nodes(self._run, program, self._is_fed)
         except BaseException:
-            self._abort()
+            self._close()
             raise
         fed = tuple(FeedNode(info.rank, info.host, info.feed, info.label) for info in self._infos if info.feed)
-        self._feeding = Feeding(self._run, self.server, fed)
-
-    @property
-    def _is_fed(self) -> bool:
-        return self._input_mode == InputMode.SPARK
-
-    @property
-    def input_mode(self) -> Any:
-        """See the attributes of the class."""
-        return self._input_mode
+        self._feeding = Feeding(self._run, fed)
 
     @property
     def cluster_info(self) -> list[dict[str, Any]]:
@@ -250,27 +208,8 @@ class TFCluster:
                 "port": info.port,
                 "pid": info.pid,
             }
-            for node, info in zip(self._template.nodes, self._infos, strict=False)  # none before they have met
+            for node, info in zip(self._run.task.template.nodes, self._infos, strict=True)
         ]
-
-    @property
-    def cluster_meta(self) -> dict[str, Any]:
-        """See the attributes of the class."""
-        jobs: dict[str, list[int]] = {}
-        for node in self._template.nodes:
-            jobs.setdefault(node.job_name, []).append(node.rank)
-        return {
-            "id": self.cluster_id,
-            "cluster_template": jobs,
-            "num_executors": self.num_executors,
-            "default_fs": self.defaultFS,
-            "working_dir": self.working_dir,
-        }
-
-    @property
-    def address(self) -> ClusterAddress:
-        """Address for :meth:`ClusterAddress.request_stop` in another process. It holds a token; keep it secret."""
-        return ClusterAddress(self.server.address.location, self.server.address.token)
 
     # Feeding
 
@@ -387,10 +326,10 @@ class TFCluster:
 
     def request_stop(self) -> None:
         """Request the end of the stream that ``shutdown(ssc)`` waits for."""
-        self.server.feeds.stop_requested = True
+        self._control.feeds.stop_requested = True
 
     def _is_stop_requested(self) -> bool:
-        return self.server.feeds.stop_requested
+        return self._control.feeds.stop_requested
 
     @concise
     def shutdown(self, ssc: Any = None, grace_secs: float = 0, timeout: float = 259200) -> None:
@@ -432,19 +371,19 @@ class TFCluster:
                 raise unseen
             return
         timeout = timeout if timeout > 0 else math.inf
-        shutdown = Shutdown(self._run, self.server, timeout, time.monotonic() + timeout)
+        shutdown = Shutdown(self._run, timeout, time.monotonic() + timeout)
         try:
             if ssc is not None and not shutdown.has_stream_ended(ssc, self._is_stop_requested):
                 self._refuses_batches = True
                 shutdown.stop_stream(ssc)
             shutdown.await_nodes(grace_secs)
         except BaseException as error:
-            self._abort()
+            self._close()
             unseen, self._unseen = self._unseen, None
             if unseen is not None and isinstance(error, Exception) and not isinstance(error, errors.TfosMlError):
                 raise unseen from error  # Spark's error of the stream only has its text
             raise
-        self._results = self.server.nodes.results()
+        self._results = self._control.nodes.results()
         reports = [decode(dict, payload) for _, payload in results.joined(self._results.rows, "report")]
         self.summary = {"nodes": reports, "rows": sum(r["rows"] for r in reports)}
         self._close()
@@ -469,7 +408,7 @@ class TFCluster:
         if error is None:
             self.shutdown()
         else:
-            self._abort()
+            self._close()
 
     @contextlib.contextmanager
     def _ended_by_failures(self) -> Iterator[None]:
@@ -477,17 +416,12 @@ class TFCluster:
         try:
             yield
         except errors.TfosMlError:
-            if self.server.nodes.failure() is not None:
-                self._abort()
+            if self._control.nodes.failure() is not None:
+                self._close()
             raise
 
-    def _abort(self) -> None:
-        """End the nodes, whatever they do."""
-        self.server.nodes.stop()
-        self._close()
-
     def _close(self) -> None:
-        """Wait until nothing of the nodes is left, then stop listening."""
+        """End the nodes, whatever they do, wait until nothing of them is left, and stop listening."""
         if self._closed:
             return
         self._closed = True

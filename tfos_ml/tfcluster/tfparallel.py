@@ -118,7 +118,9 @@ class TFParallel:
             verbose=verbose,
         )
         with Run(spark, task, ControlServer(facts.endpoint, template)) as run:
-            rows = _collect(run)
+            numbers = spark.sparkContext.parallelize(range(num_executors), num_executors)
+            instances = (numbers.barrier() if use_barrier else numbers).mapPartitions(partial(_run_instance, run.task))
+            rows: list[results.ResultRow] = run.wait(run.start(instances.collect))
         warn_of_ended(decode(dict, payload) for _, payload in results.joined(rows, "report"))
         return [cloudpickle.loads(payload) for _, payload in results.joined(rows, "results")]
 
@@ -132,15 +134,6 @@ def _check_barrier(spark: SparkSession, num_executors: int) -> None:
         )
     advice = "Lower num_executors, or pass use_barrier=False to run as many at once as there are slots"
     check_slots(spark, num_executors, RESERVATION_TIMEOUT, name="num_executors", advice=advice)
-
-
-def _collect(run: Run) -> list[results.ResultRow]:
-    size = run.task.template.size
-    numbers = run.spark.sparkContext.parallelize(range(size), size)
-    run_instance = partial(_run_instance, run.task)
-    instances = (numbers.barrier() if run.task.barrier else numbers).mapPartitions(run_instance)
-    rows: list[results.ResultRow] = run.wait(run.start(instances.collect))
-    return rows
 
 
 class _SingleTask(PlainTask):
