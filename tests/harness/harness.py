@@ -19,6 +19,7 @@ from tfos_ml.driver.fit_job import launch
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.artifacts import Artifact
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
+from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 from tfos_ml.protocol.pickling import pack_program
 
@@ -44,7 +45,7 @@ def fit(
     rows: int = 60,
     width: int = 0,
     restarts: int = 0,
-    reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
+    reported: Callable[[list[Report]], object] = lambda reports: None,
     silence: float = 120.0,
     **settings: Any,
 ) -> RunResult:
@@ -100,7 +101,7 @@ def fit(
     def dataframe(template: ClusterTemplate) -> Any:
         return Rows(spark, schema, source, nodes)
 
-    return launch(spark, SessionFacts.of(spark), dataframe, task, max_restarts=restarts, verbose=0, reported=reported)
+    return launch(spark, SessionFacts.of(spark), dataframe, task, max_restarts=restarts, verbose=0, reported=[reported])
 
 
 def start(

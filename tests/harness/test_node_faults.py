@@ -76,8 +76,8 @@ def test_what_a_node_reported_just_before_it_failed_is_known(spark):
     reports = []
     with pytest.raises(errors.TrainFnError):
         fit(spark, node_functions.report_and_fail, nodes=2, reported=reports.extend)
-    of_chief = [report for report in reports if report["label"] == "worker:0"]
-    assert [(report["epoch"], report["metrics"]["loss"]) for report in of_chief] == [(0, 1.0), (1, 1 / 2), (2, 1 / 3)]
+    of_chief = [report for report in reports if report.label == "worker:0"]
+    assert [(report.epoch, report.metrics["loss"]) for report in of_chief] == [(0, 1.0), (1, 1 / 2), (2, 1 / 3)]
 
 
 def test_barrier_that_not_all_reach_is_an_error_at_once(spark):

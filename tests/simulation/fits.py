@@ -20,6 +20,7 @@ from tfos_ml.agent.supervisor import Supervisor, supervise
 from tfos_ml.common.limits import LEASE_SECONDS
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
+from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 
 FACTS: Any = SimpleNamespace(endpoint="driver", grow_seconds=1.0, draws_stages=False)
@@ -83,11 +84,11 @@ class Fit(Played):
             min_nodes=schedule.least,
             max_restarts=schedule.max_restarts,
             verbose=0,
-            reported=self._reported,
+            reported=[self._reported],
         )
 
-    def _reported(self, reports: list[dict[str, Any]]) -> None:
-        self.heard += [(report["label"], report["epoch"]) for report in reports if report["shown"]]
+    def _reported(self, reports: list[Report]) -> None:
+        self.heard += [(report.label, report.epoch) for report in reports]
 
     def _frame(self, template: ClusterTemplate) -> Any:
         def frame(task: NodeTask) -> Any:

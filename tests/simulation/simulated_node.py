@@ -160,7 +160,7 @@ class Child:
                 self._say_failure("executors leave", errors.PreemptedError)
                 self._leave(1)
                 virtual_time.sleep(0)
-            self.say(messages.Report({"loss": float(step)}, step, None, 0.0))
+            self.say(messages.Report({"loss": float(step)}, step, None, 0.0, label))
             self.reports += 1
             if self.member.is_chief:
                 position = Position(step + 1, 0, 1)

@@ -115,11 +115,11 @@ def a_lost_report_counts_as_delivered(patch):
     call = ProgressLink._call
 
     def hopeful(self):
-        last = self._numbered - 1
+        end = self._numbered
         try:
             return call(self)
         except Exception:
-            self._forget(last)
+            self._forget(end)
             raise
 
     patch.setattr(ProgressLink, "_call", hopeful)
@@ -132,7 +132,7 @@ def a_repeated_report_counts_again(patch):
 
 @planted(Fit, "reports of")
 def an_epoch_that_a_restart_trains_again_counts_again(patch):
-    patch.setattr(FitReports, "new", lambda self, reports: reports)
+    patch.setattr(FitReports, "begin", lambda self: self._reported_in.clear())
 
 
 @planted(Fit, "has not ended|no fault, and an error")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import pyarrow.flight as flight
 import pytest
@@ -19,9 +20,10 @@ from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportProgress
 from tfos_ml.protocol.failure import find_failure
+from tfos_ml.protocol.messages import Report
 
 DEADLINE = 60.0
-SAID = {}  # calls and reports of each node, by server
+SAID = Counter()  # calls of each node, by server
 
 
 @pytest.fixture
@@ -45,12 +47,14 @@ def connect(server):
         client.close()
 
 
-def say(client, rank, *reports, rows=0):
+def say(client, rank):
     """Report once."""
-    calls, reported = SAID.get((client._location, rank), (0, 0))
-    SAID[client._location, rank] = calls + 1, reported + len(reports)
-    numbered = [{**report, "number": number} for number, report in enumerate(reports, reported)]
-    return client.call(ReportProgress(rank, calls + 1, NodeProgress(rows=rows), numbered))
+    SAID[client._location, rank] += 1
+    return client.call(ReportProgress(rank, SAID[client._location, rank], NodeProgress(), []))
+
+
+def reported(epoch):
+    return Report({"loss": 0.5}, epoch, None, 0.0, "worker:0")
 
 
 def is_served(client):
@@ -101,13 +105,13 @@ class TestProgressLink:
     def test_brings_progress_and_what_was_reported_until_the_close(self, server, connect):
         link = ProgressLink(connect(), 4, lambda: NodeProgress(rows=11), period=DEADLINE)
         link.start()
-        link.report({"loss": 1.0})
-        link.report({"loss": 0.5})
+        link.report(reported(0))
+        link.report(reported(1))
         link.close()
         assert not server.nodes.wait_gone(0)
         link.report_gone(succeeded=True)
         assert server.nodes.progress() == {4: NodeProgress(rows=11)}
-        assert [report["loss"] for report in server.nodes.take_reports()] == [1.0, 0.5]
+        assert [report.epoch for report in server.nodes.take_reports()] == [0, 1]
         assert server.nodes.wait_gone(0)
 
     def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
@@ -115,7 +119,7 @@ class TestProgressLink:
         server.close()
         link = ProgressLink(client, 0, NodeProgress)
         link.start()
-        link.report({"loss": 1.0})
+        link.report(reported(0))
         link.close()
         assert link.driver().answer is None
 

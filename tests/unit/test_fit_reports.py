@@ -1,17 +1,21 @@
 """Each epoch of a fit counts once, whatever a restart trains again."""
 
 from tfos_ml.driver.fit_reports import FitReports
+from tfos_ml.protocol.messages import Report
 
 
 def report(epoch, label="worker:0"):
-    return {"label": label, "epoch": epoch, "shown": True}
+    return Report({"loss": 0.5}, epoch, None, 0.0, label)
 
 
 def test_epochs_that_a_restart_trains_again_do_not_count_again():
-    reports = FitReports()
+    taken = []
+    reports = FitReports([taken.extend])
     reports.begin()
-    assert reports.new([report(0), report(1), report(None)]) == [report(0), report(1), report(None)]
+    reports.take([report(0), report(1), report(None)])
+    assert taken == [report(0), report(1), report(None)]
+    taken.clear()
     reports.begin()
-    assert reports.new([report(1), report(2), report(1, "evaluator:0")]) == [report(2), report(1, "evaluator:0")]
-    system = {"label": "worker:0", "epoch": None, "shown": False}
-    assert reports.new([system, system]) == [system, system]
+    reports.take([report(1), report(2), report(1, "evaluator:0")])
+    reports.take([report(None), report(None)])
+    assert taken == [report(2), report(1, "evaluator:0"), report(None), report(None)]

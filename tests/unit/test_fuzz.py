@@ -38,6 +38,7 @@ from tfos_ml.protocol.codec import MessageError, decode, decode_text, encode, en
 from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
 from tfos_ml.protocol.failure import Failure, find_failure
 from tfos_ml.protocol.frames import frame, receive_frame
+from tfos_ml.protocol.messages import LogLine, Report
 from tfos_ml.protocol.transport import TransportServer
 from tfos_ml.stages.persistence import restore, whole
 from tfos_ml.stages.tf_model import TFModel
@@ -100,7 +101,8 @@ def reshaped(examples):
 
 # Messages
 
-PROGRESS = ReportProgress(1, 3, NodeProgress(host="h", rows=7), [{"line": "é"}, {"loss": 0.5}])
+REPORTS = [LogLine("é", 0), Report({"loss": 0.5}, 1, None, 0.0, "worker:0", number=1)]
+PROGRESS = ReportProgress(1, 3, NodeProgress(host="h", rows=7), REPORTS)
 FAILURE = Failure(errors.TrainFnError, "raised", "worker", 1, "h", "Traceback ...", "tail", 1)
 
 

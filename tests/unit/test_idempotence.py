@@ -38,6 +38,7 @@ from tfos_ml.protocol.control_messages import (
     SendResults,
 )
 from tfos_ml.protocol.failure import NodeFailure, find_failure
+from tfos_ml.protocol.messages import Report
 
 DEADLINE = 60.0
 FAULTS = ["lost", "late", "doubled", "overtaken"]
@@ -239,12 +240,13 @@ def test_every_report_is_taken_once_and_in_order(serve, fault):
     server.plan("ReportProgress", fault, None, fault)
     link = ProgressLink(ControlClient(server.address), 0, lambda: NodeProgress(rows=1), period=0.01)
     link.start()
-    reported = [link.report({"step": i}) for i in range(100)]
+    reported = [link.report(Report({"loss": 0.5}, None, i, 0.0, "worker:0")) for i in range(100)]
     taken = []
     assert wait_until(lambda: taken.extend(server.nodes.take_reports()) or len(taken) >= 100, DEADLINE)
     link.close()
     assert [*taken, *server.nodes.take_reports()] == reported
-    assert server.nodes.new(0, [*reported, {"step": 100}]) == [{"step": 100}]  # the node's result repeats them
+    later = Report({"loss": 0.5}, None, 100, 0.0, "worker:0")
+    assert server.nodes.new(0, [*reported, later]) == [later]  # the node's result repeats them
     assert server.nodes.progress() == {0: NodeProgress(rows=1)}
     link.report_gone(succeeded=True)
 

@@ -40,7 +40,7 @@ EXAMPLES = [
     m.Answers("/a", [(1, 20), (2, 3)]),
     m.ReleasePort(),
     m.BarrierReached("start"),
-    m.Report({"loss": 0.5, "rows": 3}, None, 4, 1.5),
+    m.Report({"loss": 0.5, "rows": 3}, None, 4, 1.5, "worker:0"),
     m.LogLine("zeile\n é"),
     m.Summary({"ending": "returned", "nested": {"a": [1, None]}}),
     m.Trained(Position(1, 20, 50), is_saved=True),

@@ -32,7 +32,7 @@ def watch(tmp_path, monkeypatch):
         child = ChildProcess("watched_module", child_environment("m-monitor", 1, {}), "worker:0")
         channel = QueuedChannel(child.socket)
         channel.start()
-        monitor = ProcessMonitor(child, channel)
+        monitor = ProcessMonitor(child, channel, lambda message: False)
         watched.append((child, channel))
         monitor.start()
         return monitor

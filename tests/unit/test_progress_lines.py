@@ -9,23 +9,29 @@ import pytest
 
 from tfos_ml.driver.progress import Progress
 from tfos_ml.protocol.control_messages import NodeProgress
+from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.position import Position
 
 PROGRESS = {0: NodeProgress(rows=100, complete=True, trained=Position(0, 3, 7))}
 
 
 def report(epoch):
-    return {"metrics": {"loss": 0.5}, "epoch": epoch, "label": "worker:0", "shown": True}
+    return Report({"loss": 0.5}, epoch, None, 0.0, "worker:0")
 
 
 def show_two_epochs(epochs=2, **options):
     with Progress(1, epochs, **options) as progress:
         progress.begin(1)
         for _ in range(50):
-            progress.update(PROGRESS, [])
-        progress.update(PROGRESS, [report(0)])
+            progress.update(PROGRESS)
+        show(progress, report(0))
         progress.begin(1)
-        progress.update(PROGRESS, [report(1)])
+        show(progress, report(1))
+
+
+def show(progress, *reports):
+    progress.show(reports)
+    progress.update(PROGRESS)
 
 
 def be_terminal(monkeypatch):
@@ -69,7 +75,7 @@ def test_into_a_pipe_a_line_replaces_the_bar_of_spark(capsys):
 def test_the_end_is_told_if_it_is_not_the_last_epoch(capsys, epochs, restored, told):
     with Progress(1, epochs) as progress:
         progress.begin(1)
-        progress.update(PROGRESS, [report(0), report(1)])
+        show(progress, report(0), report(1))
         progress.show_end(restored)
     assert capsys.readouterr().err.splitlines()[2:] == ([told] if told else [])
 
@@ -93,7 +99,7 @@ def test_a_training_that_stopped_early_ends_at_its_last_epoch(capsys, monkeypatc
 def fail_in_the_second_epoch():
     with Progress(1, 2) as progress:
         progress.begin(1)
-        progress.update(PROGRESS, [report(0)])
+        show(progress, report(0))
         raise RuntimeError
 
 

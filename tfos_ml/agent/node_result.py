@@ -1,17 +1,23 @@
-"""Makes the result rows of a node (its report, its results and its SavedModel), and uploads large ones."""
+"""What a node's process reports: metrics and lines go to the driver at once, and everything with the result rows.
+
+The rows are the node's report, its results and its SavedModel; large ones are uploaded.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from tfos_ml.agent.node_identity import NodeIdentity
+from tfos_ml.agent.output import NodeOutput
+from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.common.filesystems import SLOWEST, within_deadline
 from tfos_ml.common.limits import CALL_RETRY_SECONDS, LEASE_SECONDS
 from tfos_ml.common.redact import redact, secrets_of_uri
@@ -23,7 +29,7 @@ from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_client import NO_ANSWER
 from tfos_ml.protocol.control_messages import SendResults
-from tfos_ml.protocol.messages import Trained
+from tfos_ml.protocol.messages import Exported, LogLine, Message, Report, Results, Summary, Trained
 from tfos_ml.protocol.position import Position
 from tfos_ml.protocol.transport import command, connect
 
@@ -32,26 +38,43 @@ LARGE_BYTES = 4 << 20
 """Larger models do not go through the JVMs of executors and driver, which hold a task's result several times."""
 
 
-@dataclass
 class NodeResult:
-    """What the process has sent to the supervisor so far."""
+    """What the process has reported so far. Metrics of chief and evaluator also go over the `link`, if there is one."""
 
-    reports: list[dict[str, Any]] = field(default_factory=list)  # metrics, in order
-    facts: dict[str, Any] = field(default_factory=dict)  # for the summary
-    exported: str | None = None  # directory of the SavedModel
-    results: str | None = None  # file
-    trained: Position | None = None  # as in NodeProgress
-    saved: Position | None = None
+    def __init__(self, member: NodeIdentity, output: NodeOutput, link: ProgressLink | None):
+        self._member, self._output = member, output
+        self._link = link if member.is_chief or member.is_evaluator else None
+        self._reports: list[Report] = []  # in order
+        self._facts: dict[str, Any] = {}  # for the summary
+        self.exported: str | None = None  # directory of the SavedModel
+        self._results: str | None = None  # file
+        self.trained: Position | None = None  # as in NodeProgress
+        self.saved: Position | None = None
 
-    def note(self, message: Trained) -> None:
-        """Note how far the training, or its last checkpoint, is."""
-        if message.is_saved:
-            self.saved = message.position
-        else:
-            self.trained = message.position
+    def take(self, message: Message) -> bool:
+        """Take a message of the process; False if it is about something else. Called in the thread that reads them."""
+        match message:
+            case Report():
+                self._reports.append(message if self._link is None else self._link.report(message))
+            case LogLine():
+                sys.stderr.write(f"[{self._member.run_role.label}] {message.text}\n")
+                self._output.log(message.text)
+            case Summary():
+                self._facts.update(message.facts)
+            case Trained(is_saved=True):
+                self.saved = message.position
+            case Trained():
+                self.trained = message.position
+            case Exported():
+                self.exported = message.directory
+            case Results():
+                self._results = message.path
+            case _:
+                return False
+        return True
 
     def rows(
-        self, member: NodeIdentity, report: dict[str, Any], example: bytes | None, directory: Path, of_task: bool
+        self, report: dict[str, Any], example: bytes | None, directory: Path, of_task: bool
     ) -> Iterator[pa.RecordBatch]:
         """Result rows of the job; `report` has further entries of the node's report.
 
@@ -62,23 +85,24 @@ class NodeResult:
         Raises ``DestinationError`` if ``exportDir`` cannot be written, ``NoRoomError`` if the disk is full, and
         ``ArrowException`` if the driver is gone.
         """
+        member = self._member
         staged = self.exported is not None and member.task.export_dir is not None
         if self.exported is not None and member.task.export_dir is not None:
             _stage(self.exported, member.task.export_dir, member)
         report = {
             "label": member.run_role.label,
-            "metrics": self.reports,
+            "metrics": [asdict(metrics) for metrics in self._reports],
             "chief": member.is_chief,
             "evaluator": member.is_evaluator,
             "staged": staged,
             **report,
-            **self.facts,
+            **self._facts,
         }
         yield results.row(member.rank, "report", encode(report))
         if example is not None and len(example) <= EXAMPLE_BYTES:
             yield results.row(member.rank, "example", example)
-        if self.results is not None:
-            yield from results.rows_of_file(member.rank, "results", self.results)
+        if self._results is not None:
+            yield from results.rows_of_file(member.rank, "results", self._results)
         if self.exported is not None and not staged:
             with room_in(directory):
                 packed, task = archive.pack(self.exported, directory), member.task

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from msgspec.structs import asdict
 
 from tfos_ml import errors
 from tfos_ml.agent import node_events as events
@@ -79,12 +77,12 @@ class NodeRun:
         # the driver knows which nodes are missing, and ends a connected run
         deadline = math.inf if self._task.control else timeline.began + self._task.reservation_timeout
         self._state = NodeState(member, deadline, is_standalone=standalone is not None)
-        self._monitor = ProcessMonitor(resources.child, resources.channel)
         self._exchange: Future[list[str]] | None = None  # with the other nodes, under way
         self._source = self._row_source()
-        self._outcome = NodeResult()
+        self._link = self._make_link()
+        self._outcome = NodeResult(member, output, self._link)
+        self._monitor = ProcessMonitor(resources.child, resources.channel, self._outcome.take)
         self._is_preempted = False  # and the process has been told
-        self._link: ProgressLink | None = None
         self._address = ""
         self._started = time.monotonic()
 
@@ -96,14 +94,18 @@ class NodeRun:
         """Start to listen to the process, to feed tasks and to the driver."""
         self._source.start()
         self._monitor.start()
-        if self._task.control:
+        if self._link is not None:
             self._resources.reaper.guard(control=self._task.control, rank=self._member.rank)
-            period = period_for(self._task.template.size) / (STANDALONE_PING_FACTOR if self._standalone else 1)
-            client = ControlClient(self._task.control)
-            self._link = ProgressLink(client, self._member.rank, self._progress, period, self._source.take_answer)
             self._link.start()
             self._output.connect(self._link)
         self._telemetry.start(self._link)
+
+    def _make_link(self) -> ProgressLink | None:
+        if not self._task.control:
+            return None
+        period = period_for(self._task.template.size) / (STANDALONE_PING_FACTOR if self._standalone else 1)
+        client = ControlClient(self._task.control)
+        return ProgressLink(client, self._member.rank, self._progress, period, self._source.take_answer)
 
     def _progress(self) -> NodeProgress:
         """What the driver should know about the node now; called in a thread."""
@@ -262,23 +264,6 @@ class NodeRun:
             case messages.ReleasePort():
                 self._resources.port.release()
                 self._send(messages.PortReleased())
-            case messages.Report():
-                is_shown = self._member.is_chief or self._member.is_evaluator
-                report = {**asdict(message), "label": self._member.run_role.label, "shown": is_shown}
-                if self._link is not None and is_shown:
-                    report = self._link.report(report)
-                self._outcome.reports.append(report)
-            case messages.LogLine():
-                sys.stderr.write(f"[{self._member.run_role.label}] {message.text}\n")
-                self._output.log(message.text)
-            case messages.Summary():
-                self._outcome.facts.update(message.facts)
-            case messages.Trained():
-                self._outcome.note(message)
-            case messages.Exported():
-                self._outcome.exported = message.directory
-            case messages.Results():
-                self._outcome.results = message.path
             case _:
                 if not self._source.handle_message(message):
                     raise errors.VersionMismatchError(f"the process has sent {message!r}, which no supervisor expects")
@@ -304,7 +289,7 @@ class NodeRun:
         }
         example = source.example if self._member.gives_example else None
         is_task = self._standalone is None
-        rows = self._outcome.rows(self._member, report, example, self._resources.directories.disk, is_task)
+        rows = self._outcome.rows(report, example, self._resources.directories.disk, is_task)
         if self._standalone is None:
             yield from rows
         else:

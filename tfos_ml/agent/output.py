@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
+from tfos_ml.protocol.messages import LogLine
+
 if TYPE_CHECKING:
     from tfos_ml.agent.progress_link import ProgressLink
 
@@ -88,7 +90,7 @@ class NodeOutput:
 
     def _pass_on(self, line: str) -> None:
         if self._link is not None:
-            self._link.report({"line": line})
+            self._link.report(LogLine(line))
         else:
             self._kept.append(line)
 

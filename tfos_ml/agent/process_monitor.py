@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tfos_ml.agent.child_process import ChildProcess
 from tfos_ml.agent.node_events import ProcessExited
@@ -20,11 +20,12 @@ class _Wake:
 
 
 class ProcessMonitor:
-    """Reads the messages of a process in a thread."""
+    """Reads the messages of a process in a thread, which calls `take` with each; :meth:`events` has those left over."""
 
-    def __init__(self, child: ChildProcess, channel: QueuedChannel):
+    def __init__(self, child: ChildProcess, channel: QueuedChannel, take: Callable[[Message], bool]):
         self._child = child
         self._channel = channel
+        self._take = take
         self._messages: queue.SimpleQueue[Message | VersionMismatchError | _Wake | None] = queue.SimpleQueue()
         self._received_at = time.monotonic()
         self._ended_at: float | None = None  # when the end of the process was noticed, by ``time.monotonic()``
@@ -38,7 +39,8 @@ class ProcessMonitor:
         try:
             for message in self._channel:
                 self._received_at = time.monotonic()
-                self._messages.put(message)
+                if not self._take(message):
+                    self._messages.put(message)
         except VersionMismatchError as error:
             end = error
         self._messages.put(end)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate, islice, takewhile
-from typing import Any
+from typing import TypeVar
+
+from msgspec import structs
 
 from tfos_ml.agent.node_events import DriverSeen
 from tfos_ml.common.limits import CALL_RETRY_SECONDS, CALL_TIMEOUT, PING_SECONDS
+from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, ReportGone, ReportProgress
+from tfos_ml.protocol.messages import LogLine, Report
 
 logger = logging.getLogger(__name__)
 KEPT_REPORTS = 10_000  # reports that the driver has not read, or a node has not sent
 REPORT_BYTES = 1 << 20  # bytes of one call, far below the limit of a server
+R = TypeVar("R", Report, LogLine)
 
 
 class ProgressLink:
@@ -38,7 +42,7 @@ class ProgressLink:
         self._period = period
         self._on_answer = on_answer
         self._calls = 0
-        self._reports: deque[tuple[dict[str, Any], int]] = deque()  # with the size of each
+        self._reports: deque[tuple[Report | LogLine, int]] = deque()  # with the size of each
         self._numbered = 0  # reports so far
         self._lock = threading.Lock()
         self._refusals = client.refusals()
@@ -55,17 +59,17 @@ class ProgressLink:
     def driver(self) -> DriverSeen:
         return DriverSeen(self.answer, time.monotonic() - self.answered_at, self.is_driver_gone)
 
-    def report(self, report: dict[str, Any]) -> dict[str, Any]:
+    def report(self, report: R) -> R:
         """Send a report with the next call; returns it with a number, by which the driver recognizes it.
 
         If the driver is silent for long, the oldest reports are dropped. One that is too large is not sent.
         """
-        size = len(json.dumps(report))
+        size = len(encode(report))
         if size > REPORT_BYTES:
             logger.warning("A report of %d bytes is not sent, expected at most %d", size, REPORT_BYTES)
             return report
         with self._lock:
-            numbered = {**report, "number": self._numbered}
+            numbered = structs.replace(report, number=self._numbered)
             self._numbered += 1
             self._reports.append((numbered, size))
             if len(self._reports) > KEPT_REPORTS:
@@ -88,7 +92,11 @@ class ProgressLink:
     def _ping(self) -> bool:
         called_at = time.monotonic()
         try:
-            self._handle(self._call(), called_at)
+            answer = self._call()
+            self.answered_at, self.answer = called_at, answer
+            self._refusals.forget()
+            if self._on_answer is not None:
+                self._on_answer(answer)
         except Exception as error:  # training must not depend on reports
             self.is_driver_gone = self._refusals.are_final() and self.answer is not None
             if not self._has_warned:
@@ -100,25 +108,19 @@ class ProgressLink:
     def _call(self) -> ProgressAnswer:
         self._calls += 1
         with self._lock:
+            first = self._numbered - len(self._reports)
             sizes = accumulate(size for _, size in self._reports)
             fitting = sum(1 for _ in takewhile(lambda size: size <= REPORT_BYTES, sizes))
             reports = [report for report, _ in islice(self._reports, fitting)]
         answer = self._client.call(ReportProgress(self._rank, self._calls, self._progress(), reports))
-        if reports:
-            self._forget(reports[-1]["number"])
+        self._forget(first + len(reports))
         return answer
 
-    def _forget(self, last: int) -> None:
-        """Keep no reports up to a number, which the driver has."""
+    def _forget(self, end: int) -> None:
+        """Keep no reports of lower numbers, which the driver has."""
         with self._lock:
-            while self._reports and self._reports[0][0]["number"] <= last:
+            while self._reports and self._numbered - len(self._reports) < end:
                 self._reports.popleft()
-
-    def _handle(self, answer: ProgressAnswer, called_at: float) -> None:
-        self.answered_at, self.answer = called_at, answer
-        self._refusals.forget()
-        if self._on_answer is not None:
-            self._on_answer(answer)
 
     def close(self) -> None:
         """Send the remaining reports and end the thread."""

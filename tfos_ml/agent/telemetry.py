@@ -9,8 +9,11 @@ import time
 from collections import deque
 from typing import Any
 
+from msgspec.structs import asdict
+
 from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.protocol.messages import Report
 
 logger = logging.getLogger(__name__)
 SYSTEM = "system"  # MLflow shows metrics with this prefix on a separate page
@@ -24,7 +27,7 @@ class NodeTelemetry:
         self._period = member.task.settings.telemetry.system_metrics  # 0: never
         self._label = member.run_role.label
         self._link: ProgressLink | None = None
-        self._kept: deque[dict[str, Any]] = deque(maxlen=KEPT_SYSTEM_REPORTS)
+        self._kept: deque[Report] = deque(maxlen=KEPT_SYSTEM_REPORTS)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system metrics", daemon=True)
 
@@ -49,7 +52,7 @@ class NodeTelemetry:
 
     def facts(self) -> dict[str, Any]:
         """The samples that could not be sent before, for the node's report."""
-        return {"system": list(self._kept)} if self._kept else {}
+        return {"system": list(map(asdict, self._kept))} if self._kept else {}
 
     def close(self) -> None:
         self._closed.set()
@@ -80,9 +83,8 @@ def _sample(monitors: list[Any]) -> dict[str, float]:
     return {name: float(value) for name, value in sample.items()}
 
 
-def _system_report(label: str, sample: dict[str, float]) -> dict[str, Any]:
+def _system_report(label: str, sample: dict[str, float]) -> Report:
     """A sample as a report: metrics ``system/worker_0/cpu_utilization_percentage`` and so on."""
     place = label.replace(":", "_")
     metrics = {f"{SYSTEM}/{place}/{name}": value for name, value in sample.items()}
-    about = {"label": label, "shown": False, "system": True}
-    return {"metrics": metrics, "epoch": None, "step": None, "time": time.time(), **about}
+    return Report(metrics, None, None, time.time(), label, system=True)

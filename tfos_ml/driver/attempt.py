@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +28,7 @@ from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
+from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.position import Position
 
@@ -106,7 +106,6 @@ class Attempt:
         facts: SessionFacts,
         task: NodeTask,
         profile: Any,
-        reported: Callable[[list[dict[str, Any]]], None],
         size: ClusterSize,
         progress: Progress,
         reports: FitReports,
@@ -119,7 +118,6 @@ class Attempt:
         self._spark = spark
         self._task = task
         self._profile = profile
-        self._reported = reported
         self._slots = Slots(task.template.size, task.reservation_timeout)
         self._progress = progress
         progress.begin(task.template.size)
@@ -139,7 +137,7 @@ class Attempt:
                 job = self._watch(run, df, driver_program)
                 together = results.merged([run.result(job), self._driver_results(run)])
                 result = replace(self._read(together), job_seconds=time.monotonic() - began)
-                self._pass_on(self._unreported(result))
+                self._reports.take(self._unreported(result))
                 self._publish(result)
             succeeded = True
             return result
@@ -249,28 +247,23 @@ class Attempt:
         if self._control is None:
             return
         progress = self._nodes()
-        self._pass_on(self._control.nodes.take_reports())
+        self._reports.take(self._control.nodes.take_reports())
+        self._progress.update(progress)
         self._waiting.update(progress)
         chief = progress.get(self._task.template.chief_rank)
         if chief is not None and chief.tensorboard:
             stays = "" if self._task.settings.log_dir else f" (its files stay in {chief.host}:{chief.log_dir})"
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
 
-    def _pass_on(self, reports: list[dict[str, Any]]) -> None:
-        new = self._reports.new(reports)
-        self._progress.update(self._nodes(), new)
-        if new:
-            self._reported(new)
-
-    def _unreported(self, result: RunResult) -> list[dict[str, Any]]:
+    def _unreported(self, result: RunResult) -> list[Report]:
         """The reports in the nodes' results that have not come before; all of them where the run is apart."""
         assert self._control is not None
-        nodes = self._control.nodes
-        return [
-            report
-            for rank, node in enumerate(result.reports)
-            for report in nodes.new(rank, [*node["metrics"], *node.get("system", ())])
-        ]
+        unreported = []
+        for rank, node in enumerate(result.reports):
+            metrics = node["metrics"] if node["chief"] or node["evaluator"] else ()  # as in summary.history
+            reports = [Report(**fields) for fields in (*metrics, *node.get("system", ()))]
+            unreported += self._control.nodes.new(rank, reports)
+        return unreported
 
     def _driver_results(self, run: Run) -> results.Results:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-from threading import Condition
 from typing import Any
+
+import pyarrow.flight as flight
 
 from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.partitions import Feeds
 from tfos_ml.protocol.addresses import ControlAddress, Endpoint
 from tfos_ml.protocol.cluster_template import ClusterTemplate
-from tfos_ml.protocol.transport import Service, TransportServer
+from tfos_ml.protocol.transport import TransportServer
 
 
 class ControlServer(TransportServer):
@@ -32,18 +31,12 @@ class ControlServer(TransportServer):
         self.nodes = Nodes(template, is_wanted)
         self.all_gather = AllGather(self.nodes.changed)
         self.feeds = Feeds(self.nodes)
-        services = [part.service() for part in (self.nodes, self.all_gather, self.feeds)]
-        super().__init__(endpoint, token, *(_locked(self.nodes.changed, service) for service in services))
+        super().__init__(endpoint, token, *(part.service() for part in (self.nodes, self.all_gather, self.feeds)))
         self.address = ControlAddress(self.location, token)
 
-
-def _locked(changed: Condition, service: Service) -> Service:
-    """The same service, whose actions hold a lock and notify those who wait for a change."""
-
-    def answer(action: Callable[[Any], Any], call: Any) -> Any:
-        with changed:
-            answered = action(call)
-            changed.notify_all()
-            return answered
-
-    return replace(service, actions={kind: partial(answer, action) for kind, action in service.actions.items()})
+    def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
+        """Answer a call; it holds the lock of the run's state, and wakes those who wait for a change."""
+        with self.nodes.changed:
+            answer = super().do_action(context, action)
+            self.nodes.changed.notify_all()
+            return answer

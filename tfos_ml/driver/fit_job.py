@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.driver.attempt import Attempt, AttemptFacts, LargerClusterError, RunResult
 from tfos_ml.driver.cluster_size import ClusterSize
-from tfos_ml.driver.fit_reports import FitReports
+from tfos_ml.driver.fit_reports import FitReports, Receiver
 from tfos_ml.driver.preflight import check_settings
 from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import Progress
@@ -40,7 +40,7 @@ def launch(
     profile: Any = None,
     max_restarts: int = 0,
     verbose: int = 1,
-    reported: Callable[[list[dict[str, Any]]], None] = lambda reports: None,
+    reported: Sequence[Receiver] = (),
     driver_program: bytes | None = None,
 ) -> RunResult:
     """Run a cluster to its end; repeat the run up to `max_restarts` times after failures of its nodes.
@@ -49,8 +49,8 @@ def launch(
     `templates` the template of so many nodes (default: that of the task); both are called for each attempt. An attempt
     has as many nodes as the template of the task. If Spark has too few slots, or lost nodes are not replaced, it has
     fewer, but at least `min_nodes` (default: not fewer). `profile` has the CPUs and GPUs of a node, by default those of
-    Spark's tasks. `reported` is called with the nodes' reports, during the run if it is connected. `driver_program` is
-    the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
+    Spark's tasks. All of `reported` are called with the nodes' reports, during the run if it is connected.
+    `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
 
     Raises ``NotEnoughSlotsError`` before an attempt that has too few slots, ``ClusterConfigError`` before any job
     starts, ``NodeError`` for the first failure, and ``EmptyDataError`` if no row reached any node.
@@ -64,15 +64,15 @@ def launch(
     tasks = size.next(None)
     check_executors(spark, tasks)
     checked = time.monotonic() - began
-    reports, progress = FitReports(), Progress(verbose, task.settings.epochs, facts.draws_stages)
-
+    progress = Progress(verbose, task.settings.epochs, facts.draws_stages)
+    reports = FitReports([progress.show, *reported])
     policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
 
     def begin(tasks: int, number: int) -> tuple[Attempt, DataFrame]:
         template = templates(tasks + task.first_rank) if templates else task.template
         settings = replace(task.settings, restart_count=number, ends_when_preempted=policy.goes_on_after_preemption)
         once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
-        return Attempt(spark, facts, once, profile, reported, size, progress, reports), rows(template)
+        return Attempt(spark, facts, once, profile, size, progress, reports), rows(template)
 
     with progress:
         result = _Attempts(begin, size, policy).run(tasks, driver_program)

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -25,9 +25,11 @@ from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
 from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole
 from tfos_ml.protocol.failure import Failure
+from tfos_ml.protocol.messages import LogLine, Report
 from tfos_ml.protocol.transport import Service, caller_port
 
 UNKNOWN_HOST = "unknown host"
+R = TypeVar("R", bound=Report | LogLine)
 
 
 class Nodes:
@@ -53,7 +55,7 @@ class Nodes:
         self._died: set[int] = set()  # tasks whose supervisor is gone; Spark repeats them, or tells why they have ended
         self._ports: dict[int, int] = {}  # of the nodes' connections; 0, or no entry, if unknown
         self._progress: dict[int, messages.NodeProgress] = {}
-        self._reports: deque[dict[str, Any]] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
+        self._reports: deque[Report] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
         self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
         self._announcements: deque[messages.Announcement] = deque()
         self._announced = 0
@@ -72,20 +74,7 @@ class Nodes:
         }
         return Service(actions, {messages.SendResults: self._take_results})
 
-    def _note(self, call: messages.ReportProgress) -> bool:
-        """Take what is new in a call, which may come twice or late; returns whether it is the node's latest."""
-        if call.rank in self._gone:
-            return False
-        new = self.new(call.rank, call.reports)
-        is_latest = call.number > self._calls.get(call.rank, 0)
-        self._lines.extend(str(report["line"]) for report in new if "line" in report)
-        self._reports.extend(report for report in new if "line" not in report)
-        if is_latest:
-            self._calls[call.rank] = call.number
-            self._progress[call.rank] = call.progress
-        return is_latest
-
-    def new(self, rank: int, reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    def new(self, rank: int, reports: Iterable[R]) -> list[R]:
         """The reports of a node that have not come before: calls may come twice, and a node's result repeats all.
 
         Reports without a number come only once.
@@ -93,7 +82,7 @@ class Nodes:
         new = []
         with self.changed:
             for report in reports:
-                number, taken = report.get("number"), self._taken.get(rank, 0)
+                number, taken = report.number, self._taken.get(rank, 0)
                 if number is None or number >= taken:
                     new.append(report)
                 if number is not None:
@@ -101,7 +90,15 @@ class Nodes:
         return new
 
     def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
-        if self._note(call):
+        """Take what is new in a call, which may come twice or late."""
+        is_gone = call.rank in self._gone
+        for report in () if is_gone else self.new(call.rank, call.reports):
+            if isinstance(report, LogLine):
+                self._lines.append(report.text)
+            else:
+                self._reports.append(report)
+        if not is_gone and call.number > self._calls.get(call.rank, 0):
+            self._calls[call.rank], self._progress[call.rank] = call.number, call.progress
             self._present.add(call.rank)
             self._ports[call.rank] = caller_port.get()
             self._liveness.record(call.rank, call.progress.child_silent, is_failing=call.progress.is_failing)
@@ -169,7 +166,7 @@ class Nodes:
         with self.changed:
             return set(self._present)
 
-    def take_reports(self) -> list[dict[str, Any]]:
+    def take_reports(self) -> list[Report]:
         """Metrics that have arrived since the last call; if nobody takes them, the oldest are dropped."""
         with self.changed:
             reports = list(self._reports)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.limits import NOTICE_SECONDS, SHOWN_SECONDS
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.driver.learning_curves import svg
 from tfos_ml.protocol.control_messages import NodeProgress
+from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:
@@ -62,13 +63,8 @@ class Progress:
         if self._bar is not None:
             self._bar.set_description_str(f"Starting {self._count}")
 
-    def update(self, progress: Mapping[int, NodeProgress], reports: Sequence[Mapping[str, Any]]) -> None:
-        """Show the latest state of the nodes, and new metrics."""
-        if self._verbose == 0:
-            return
-        for report in reports:
-            if report["shown"]:  # of the chief and the evaluator, as in summary.history
-                self._show_report(report)
+    def update(self, progress: Mapping[int, NodeProgress]) -> None:
+        """Show the latest state of the nodes."""
         if self._bar is not None and progress:
             self._bar.set_description_str(self._stage(progress), refresh=False)
             at = _position(progress)
@@ -116,25 +112,29 @@ class Progress:
         fed = all(known.complete for known in progress.values())
         return "Waiting for the first report" if fed else f"Feeding {self._count}"
 
-    def _show_report(self, report: Mapping[str, Any]) -> None:
-        self._metrics.update({name: f"{value:.4g}" for name, value in report["metrics"].items()})
-        epoch = report["epoch"]
-        if epoch is None:
-            return
-        self._last_epoch = max(self._last_epoch, epoch + 1)
-        if self._bar is not None:
-            self._bar.n = max(self._bar.n, min(self._epochs, epoch + 1))
-            self._draw_curves(report)
-        else:
-            values = " - ".join(f"{name}: {value:.4g}" for name, value in report["metrics"].items())
-            self._print(f"Epoch {epoch + 1}/{self._epochs} [{report['label']}] {values}")
+    def show(self, reports: Iterable[Report]) -> None:
+        """Show new metrics of the chief and the evaluator."""
+        for report in reports if self._verbose else ():
+            if report.system:
+                continue
+            shown = {name: f"{value:.4g}" for name, value in report.metrics.items()}
+            self._metrics.update(shown)
+            if report.epoch is None:
+                continue
+            self._last_epoch = max(self._last_epoch, report.epoch + 1)
+            if self._bar is not None:
+                self._bar.n = max(self._bar.n, min(self._epochs, report.epoch + 1))
+                self._draw_curves(report.epoch, report)
+            else:
+                values = " - ".join(f"{name}: {value}" for name, value in shown.items())
+                self._print(f"Epoch {report.epoch + 1}/{self._epochs} [{report.label}] {values}")
 
-    def _draw_curves(self, report: Mapping[str, Any]) -> None:
+    def _draw_curves(self, epoch: int, report: Report) -> None:
         if not hasattr(self._bar, "curves"):  # on a terminal
             return
-        start = "eval_" if report["label"].startswith("evaluator") else ""  # as in summary.history
-        for name, value in report["metrics"].items():
-            self._history.setdefault(start + name, {})[report["epoch"]] = value
+        start = "eval_" if report.label.startswith("evaluator") else ""  # as in summary.history
+        for name, value in report.metrics.items():
+            self._history.setdefault(start + name, {})[epoch] = value
         self._bar.curves = svg({name: list(series.values()) for name, series in self._history.items()})
 
     def __enter__(self) -> Progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from tfos_ml.mlflow import flavor, pipelines, run_facts, versions
 from tfos_ml.mlflow.run_choice import Run, Runs
 from tfos_ml.mlflow.signature import model_signature
 from tfos_ml.mlflow.writer import Writer
+from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.node_task import Telemetry
 from tfos_ml.stages.fit_listener import FitListener
 from tfos_ml.stages.tf_model import scoring_at
@@ -84,7 +86,9 @@ class FitRun(FitListener):
         self._estimator = estimator
         self._writer = Writer(self._client, run.run_id)
         self._logged_step = 0  # the last one
-        self._counts: dict[str, int] = {}
+        self._last_epoch = -1  # the newest one reported
+        self._not_due: list[Report] = []  # of that epoch, which are logged only if it is the last one
+        self._counts: Counter[str] = Counter()
         self._result: RunResult | None = None
         self._has_overview = False
         self.telemetry = self._telemetry()
@@ -127,36 +131,29 @@ class FitRun(FitListener):
         self._client.log_text(self._run.run_id, overview.summary, SUMMARY_FILE)
 
     @_never_raises
-    def reported(self, reports: Sequence[dict[str, Any]]) -> None:
+    def reported(self, reports: Sequence[Report]) -> None:
         """Log new metrics; see :class:`FitListener`."""
         self._write_overview()
         for report in reports:
-            if _is_wanted(report) and self._is_due(report):
+            if report.epoch is None or (report.epoch + 1) % self._options.log_every_n_epoch == 0:
                 self._writer.write(self._metrics(report))
+            else:
+                self._not_due.append(report)
+            self._last_epoch = max(self._last_epoch, -1 if report.epoch is None else report.epoch)
+            self._not_due = [held for held in self._not_due if held.epoch == self._last_epoch]
 
-    def _is_due(self, report: Mapping[str, Any]) -> bool:
-        epoch = report["epoch"]
-        return epoch is None or (epoch + 1) % self._options.log_every_n_epoch == 0
-
-    def _metrics(self, report: Mapping[str, Any]) -> list[Metric]:
-        """The metrics of a report."""
-        prefix = "eval_" if report["label"].startswith("evaluator") and report["shown"] else ""
-        timestamp = int(report["time"] * 1000)
+    def _metrics(self, report: Report) -> list[Metric]:
+        """The metrics of a report; their step is the epoch, or else the step, or else the number of earlier values."""
+        prefix = "eval_" if report.label.startswith("evaluator") and not report.system else ""
+        step = report.step if report.epoch is None else report.epoch
         metrics = []
-        for short, value in report["metrics"].items():
+        for short, value in report.metrics.items():
             name = run_facts.metric_name(f"{prefix}{short}")
-            metrics.append(Metric(name, value, timestamp, self._step(name, report)))
-        if not report.get("system"):
+            metrics.append(Metric(name, value, int(report.time * 1000), self._counts[name] if step is None else step))
+            self._counts[name] += 1
+        if not report.system:
             self._logged_step = max([self._logged_step, *(metric.step for metric in metrics)])
         return metrics
-
-    def _step(self, name: str, report: Mapping[str, Any]) -> int:
-        """The epoch, or else the step, or else the number of earlier values of the metric."""
-        step: int | None = report["step"] if report["epoch"] is None else report["epoch"]
-        if step is not None:
-            return step
-        self._counts[name] = self._counts.get(name, -1) + 1
-        return self._counts[name]
 
     # At the end
 
@@ -165,11 +162,8 @@ class FitRun(FitListener):
         """Log the last epoch, though it may not be due; see :class:`FitListener`."""
         self._write_overview()
         self._result = result
-        reports = [report for node in result.reports for report in node["metrics"] if _is_wanted(report)]
-        last = max((report["epoch"] for report in reports if report["epoch"] is not None), default=None)
-        for report in reports:
-            if report["epoch"] == last and not self._is_due(report):
-                self._writer.write(self._metrics(report))
+        for report in self._not_due:
+            self._writer.write(self._metrics(report))
 
     @_never_raises
     def fitted(self, model: TFModel) -> None:
@@ -260,8 +254,3 @@ class FitRun(FitListener):
         return {
             columns[int(name[1:])]: plain(rows.column(name).combine_chunks()).to_pylist() for name in rows.column_names
         }
-
-
-def _is_wanted(report: Mapping[str, Any]) -> bool:
-    """Whether to log a report: one of the chief or evaluator, or with system metrics."""
-    return bool(report["shown"]) or report.get("system", False)

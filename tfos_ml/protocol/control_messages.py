@@ -6,12 +6,13 @@ because callers repeat requests without an answer.
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, get_args
+from typing import Generic, TypeVar, get_args
 
 from msgspec import field
 
 from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.grace_periods import GracePeriod
+from tfos_ml.protocol.messages import LogLine, Report
 from tfos_ml.protocol.position import Position
 
 A = TypeVar("A")
@@ -99,12 +100,12 @@ class ProgressAnswer(Struct, frozen=True):
 
 
 class ReportProgress(Request[ProgressAnswer], frozen=True):
-    """A node's state and new reports."""
+    """A node's state, and what it has reported since; each report and line of output has its number."""
 
     rank: int  # the node
     number: int  # of this call, from 1
     progress: NodeProgress  # its state
-    reports: list[Any]  # metrics, and lines of output (``{"line": ...}``), each with its ``number``
+    reports: list[Report | LogLine]
 
 
 class ReportFailure(Request[None], frozen=True):

@@ -158,18 +158,22 @@ class BarrierReached(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """Metrics of the train function; `time` in seconds since the epoch."""
+    """Metrics of the train function, or of the node's host. It stays as it is on its way to MLflow and to the bar."""
 
     metrics: dict[str, float]
     epoch: int | None
     step: int | None
-    time: float
+    time: float  # seconds since the epoch
+    label: str  # of the node
+    system: bool = False  # whether they are those of the host, for MLflow alone
+    number: int | None = None  # among all that the node sends to the driver at once; None: it comes with the result
 
 
 class LogLine(Struct, frozen=True):
-    """Text of ``ctx.log``, of one line or more."""
+    """Text of ``ctx.log``, of one line or more; on its way to the driver, of one line."""
 
     text: str
+    number: int | None = None  # as of :class:`Report`
 
 
 class Summary(Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             self._task(spark, facts, template, columns, program, settings, snapshot),
             profile,
             verbose=self._get("verbose"),
-            reported=self._reported_to(listener),
+            reported=[listener.reported, *([] if self._watch is None else [self._watch])],
             driver_program=program.payload if first else None,
         )
         timeline.end("run")
@@ -143,14 +143,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             max_restarts=self._get("maxRestarts"),
             **options,
         )
-
-    def _reported_to(self, listener: FitListener) -> Callable[[list[dict[str, Any]]], None]:
-        def reported(reports: list[dict[str, Any]]) -> None:
-            listener.reported(reports)
-            if self._watch is not None:
-                self._watch(reports)
-
-        return reported
 
     def _task(
         self,

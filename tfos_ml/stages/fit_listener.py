@@ -6,8 +6,9 @@ A listener must not raise, and must not delay a fit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.node_task import Telemetry
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class FitListener:
 
     telemetry = Telemetry()  # what nodes send in addition to their metrics
 
-    def reported(self, reports: Sequence[dict[str, Any]]) -> None:
+    def reported(self, reports: Sequence[Report]) -> None:
         """New metrics have arrived while the job runs; called several times a second."""
 
     def trained(self, result: RunResult) -> None:

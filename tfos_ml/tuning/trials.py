@@ -14,6 +14,7 @@ from tfos_ml.common.limits import POLL_SECONDS, TRIALS_END_SECONDS
 from tfos_ml.common.spark_api import inheriting
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ModelError, ParamError, TrialPrunedError
+from tfos_ml.protocol.messages import Report
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, cluster_estimators
 from tfos_ml.stages.tf_model import TFModel
 from tfos_ml.tuning.folds import MARK, parts_of
@@ -82,12 +83,11 @@ class Watch:
         self._trial, self._metric = trial, metric
         self._epoch, self._is_pruned = -1, False
 
-    def __call__(self, reports: Sequence[dict[str, Any]]) -> None:
+    def __call__(self, reports: Sequence[Report]) -> None:
         """Take what the nodes have reported; raises ``TrialPrunedError`` once."""
         for report in reports:
-            epoch, value = report["epoch"], report["metrics"].get(self._metric)
-            is_known = epoch is None or value is None or epoch <= self._epoch
-            if self._is_pruned or is_known or not report["shown"]:
+            epoch, value = report.epoch, report.metrics.get(self._metric)
+            if self._is_pruned or epoch is None or value is None or epoch <= self._epoch:
                 continue
             self._epoch = epoch
             self._trial.report(value, epoch)

@@ -362,7 +362,7 @@ class NodeContext:
         """
         values = {str(name): float(value) for name, value in metrics.items()}
         epoch, step = (None if n is None else int(n) for n in (epoch, step))
-        self._channel.send(messages.Report(values, epoch, step, time.time()))
+        self._channel.send(messages.Report(values, epoch, step, time.time(), self._label))
 
     def log(self, message: Any) -> None:
         """Show a line on the driver and write it to the log of this node, with the role and index of the node.
