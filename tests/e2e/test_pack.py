@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
 from tfos_ml.__main__ import main
-from tfos_ml.common.packed import MANIFEST
+from tfos_ml.common.packed_environment import MANIFEST
 
 HERE = ".".join(platform.python_version_tuple()[:2])
 MACHINE = platform.machine()

@@ -29,12 +29,12 @@ from tfos_ml.keras.model.inspection import describe
 from tfos_ml.keras.probe import plan as probe
 from tfos_ml.keras.probe.one_step import SharesOfGroup
 from tfos_ml.keras.probe.varied_rows import gather_varied_rows
-from tfos_ml.keras.rows import TrainingData
 from tfos_ml.keras.step import data_parallel
 from tfos_ml.keras.step.losses import LossTerms
 from tfos_ml.keras.step.random_draws import RowsOfStep
 from tfos_ml.keras.step.reduction_plan import ReductionPlan
 from tfos_ml.keras.step.variables import TrainingVariables
+from tfos_ml.keras.training_data import TrainingData
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.common.packed import check_archives
+from tfos_ml.common.packed_environment import check_archives
 from tfos_ml.common.session_settings import ALLOW_PLAINTEXT, bytes_of
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError

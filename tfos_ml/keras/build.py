@@ -16,7 +16,7 @@ from tfos_ml.keras import privates
 from tfos_ml.keras.model import adapt
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.rows import TrainingData
+    from tfos_ml.keras.training_data import TrainingData
 
 
 def build(

@@ -15,12 +15,12 @@ from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
 from tfos_ml.keras.checkpoint.state import assign_all
 from tfos_ml.keras.checkpoint.store import Request
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
-from tfos_ml.keras.rows import TrainingData
 from tfos_ml.keras.step.data_parallel import NO_STEP, DataParallel
 from tfos_ml.keras.step.equal_weights import all_check_equal
 from tfos_ml.keras.step.layer_state import LayerState
 from tfos_ml.keras.step.metrics import MetricSums, numbers
 from tfos_ml.keras.step.variables import metric_variables
+from tfos_ml.keras.training_data import TrainingData
 from tfos_ml.protocol.position import Position
 
 if TYPE_CHECKING:

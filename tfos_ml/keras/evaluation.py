@@ -18,7 +18,7 @@ from tfos_ml.keras.training import KerasFit, build_model, workers_of
 
 if TYPE_CHECKING:
     from tfos_ml.keras.collectives.group import WorkerGroup
-    from tfos_ml.keras.rows import TrainingData
+    from tfos_ml.keras.training_data import TrainingData
     from tfos_ml.worker.node_context import NodeContext
 
 

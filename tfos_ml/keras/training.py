@@ -44,13 +44,13 @@ from tfos_ml.keras.model import adapt
 from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.keras.probe.known_layers import is_row_by_row
 from tfos_ml.keras.probe.plan import find_plan
-from tfos_ml.keras.rows import TrainingData
 from tfos_ml.keras.step.batch_normalization import is_batch_normalization
 from tfos_ml.keras.step.data_parallel import DataParallel, not_exchanged
 from tfos_ml.keras.step.layer_state import LayerState
 from tfos_ml.keras.step.metrics import MetricSums
 from tfos_ml.keras.step.reduction_plan import ReductionPlan
 from tfos_ml.keras.step.variables import TrainingVariables
+from tfos_ml.keras.training_data import TrainingData
 
 if TYPE_CHECKING:
     from tfos_ml.keras.model.inspection import ModelDescription

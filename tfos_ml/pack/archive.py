@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 import tfos_ml
-from tfos_ml.common.packed import MANIFEST
+from tfos_ml.common.packed_environment import MANIFEST
 from tfos_ml.errors import DestinationError, PackedEnvironmentError
 from tfos_ml.pack.environment import files_of
 from tfos_ml.pack.interpreter import Interpreter

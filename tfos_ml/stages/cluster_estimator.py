@@ -39,8 +39,8 @@ from tfos_ml.protocol.paths import is_remote
 from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
 from tfos_ml.stages.fit_outcome import tell_skipped, timeline_of, warn_of_outcome
-from tfos_ml.stages.input import InputRows, feed_schema, files_to_read
 from tfos_ml.stages.input_mode import InputMode
+from tfos_ml.stages.input_rows import InputRows, feed_schema, files_to_read
 from tfos_ml.stages.params import TrainingParams
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.stages.tf_model import TFModel

@@ -23,6 +23,7 @@ from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.driver.session_facts import SessionFacts, fork_owner
 from tfos_ml.inference.prediction import PredictionSpec, prediction_spec_of
 from tfos_ml.inference.saved_model import NO_CALL, not_exported
+from tfos_ml.keras.entry_points import evaluate, train
 from tfos_ml.keras.model.column_checks import (
     check_attributes,
     check_class_weight,
@@ -42,7 +43,6 @@ from tfos_ml.keras.model.source import (
     registered_in_program,
     source_of,
 )
-from tfos_ml.keras.programs import evaluate, train
 from tfos_ml.protocol.node_task import NodeSettings
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program

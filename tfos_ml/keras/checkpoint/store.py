@@ -29,8 +29,8 @@ from tfos_ml.keras.checkpoint.state import (
     set_random_state,
 )
 from tfos_ml.keras.collectives.group import Array, WorkerGroup
-from tfos_ml.keras.rows import TrainingData, all_fingerprint
 from tfos_ml.keras.step.variables import TrainingVariables, digest, metric_variables
+from tfos_ml.keras.training_data import TrainingData, all_fingerprint
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.position import Position
 

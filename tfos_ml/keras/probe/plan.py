@@ -44,8 +44,8 @@ from tfos_ml.worker.global_batches import Step
 
 if TYPE_CHECKING:
     from tfos_ml.keras.collectives.group import WorkerGroup
-    from tfos_ml.keras.rows import TrainingData
     from tfos_ml.keras.step.variables import TrainingVariables
+    from tfos_ml.keras.training_data import TrainingData
 
 ROWS = 8
 _TOLERANCE = 1e-3

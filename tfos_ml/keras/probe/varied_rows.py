@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array
 from tfos_ml.keras.collectives.group import WorkerGroup
-from tfos_ml.keras.rows import TrainingData, as_tensors
+from tfos_ml.keras.training_data import TrainingData, as_tensors
 from tfos_ml.worker.row_store import spread
 
 
