@@ -169,7 +169,7 @@ class TestAlone:
 
 class TestLayerState:
     def test_only_what_a_worker_has_changed_is_sent_and_averaged(self, keras):
-        from tfos_ml.keras.step.layer_state import LayerState
+        from tfos_ml.keras.step.epoch_end import LayerState
 
         sent = []
         two = SimpleNamespace(size=2, all_max=np.asarray, all_sum=lambda arrays: [sent.extend(arrays), arrays][1])

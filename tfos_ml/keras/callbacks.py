@@ -12,12 +12,11 @@ import tensorflow as tf
 
 from tfos_ml.common.limits import TRAINED_SECONDS
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
-from tfos_ml.keras.checkpoint.state import assign_all
-from tfos_ml.keras.checkpoint.store import Request
-from tfos_ml.keras.collectives.group import Array, WorkerGroup
+from tfos_ml.keras.checkpoint.state import TrainingState, assign_all
+from tfos_ml.keras.checkpoint.store import SaveRequest, StateStore
+from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.step.data_parallel import NO_STEP, DataParallel
-from tfos_ml.keras.step.equal_weights import all_check_equal
-from tfos_ml.keras.step.layer_state import LayerState
+from tfos_ml.keras.step.epoch_end import LayerState, all_check_equal
 from tfos_ml.keras.step.metrics import MetricSums, numbers
 from tfos_ml.keras.step.variables import metric_variables
 from tfos_ml.keras.training_data import TrainingData
@@ -63,15 +62,6 @@ def _has_hook(callback: Any, hook: str, quiet: Sequence[type]) -> bool:
     return hook in vars(callback) or owner not in (keras.callbacks.Callback, *quiet)
 
 
-@dataclass(frozen=True)
-class Resumed:
-    """Where a training resumes within an epoch, and the states of its metrics there, on the chief."""
-
-    epoch: int
-    step: int
-    metrics: Sequence[Array]
-
-
 @dataclass
 class InStep:
     """What keeps a model in step with those of the other workers, as long as it is compiled as it is."""
@@ -83,23 +73,19 @@ class InStep:
 
 
 class EpochState:
-    """The state that the first and the last callback share; `request` tells what this worker is asked to do."""
+    """The state that the first and the last callback share. `resumed` is what the training continues from."""
 
     def __init__(
-        self,
-        group: WorkerGroup,
-        data: TrainingData,
-        in_step: InStep,
-        request: Callable[[], Request] = lambda: Request.NOTHING,
+        self, group: WorkerGroup, data: TrainingData, in_step: InStep, store: StateStore, resumed: TrainingState | None
     ):
         self.group = group
         self.data = data
         self.in_step = in_step
-        self.resumed: Resumed | None = None
-        self.request = request
-        self.asked = Request.NOTHING  # what it has asked the others to do
-        self.heeded = Request.NOTHING  # what all have done
-        self.ends_early = False  # whether Keras would look for further batches after the last step
+        self.store = store
+        self.resumed = resumed
+        self.requested = SaveRequest.NOTHING  # what this worker has requested of all
+        self.fulfilled = SaveRequest.NOTHING  # what all have done
+        self.stops_for_epoch = False  # whether ``stop_training`` only keeps Keras from looking for further batches
         self.logs: dict[str, Any] = {}  # of the last step, on this worker's rows
         self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
         self.replaced_in_test: dict[str, float] = {}
@@ -121,16 +107,16 @@ class EpochStartSync(keras.callbacks.Callback):
         state = self._state
         resumed = state.resumed if state.resumed is not None and state.resumed.epoch == epoch else None
         state.data.all_begin_epoch(epoch, resumed.step if resumed else 0)
-        if resumed and resumed.metrics:
+        if resumed and resumed.metrics and state.group.rank == 0:  # those of all rows, to which the others add theirs
             assign_all(metric_variables(self.model), resumed.metrics)
         state.in_step.parallel.bad_step.assign(NO_STEP)
         state.replaced, state.replaced_in_test = {}, {}
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        request = self._state.request()
-        if request > self._state.heeded:
-            self._state.asked = request
-            self._state.in_step.parallel.wants_end.assign(1.0)
+        request = self._state.store.request()
+        if request > self._state.fulfilled:
+            self._state.requested = request
+            self._state.in_step.parallel.save_requested.assign(1.0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._state.logs = dict(logs)
@@ -145,26 +131,26 @@ class EpochStartSync(keras.callbacks.Callback):
                 logs["loss"] = float("nan")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self._state.ends_early:
-            self._state.ends_early = self.model.stop_training = False
+        if self._state.stops_for_epoch:
+            self._state.stops_for_epoch = self.model.stop_training = False
         logs.update(self._state.replaced)
         logs.update({f"val_{name}": value for name, value in self._state.replaced_in_test.items()})
 
 
-class TellPosition(keras.callbacks.Callback):
-    """Tells the driver how far the training is, at most once a second."""
+class PositionReporter(keras.callbacks.Callback):
+    """Reports to the driver how far the training is, at most once a second."""
 
     def __init__(self, state: EpochState, note_position: Callable[[Position, bool], None]):
         super().__init__()
         self._state, self._note_position = state, note_position
-        self._epoch, self._told = 0, 0.0
+        self._epoch, self._reported_at = 0, 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if time.monotonic() - self._told > TRAINED_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported_at > TRAINED_SECONDS:
+            self._reported_at = time.monotonic()
             data = self._state.data
             step = min(data.first_step + batch + 1, data.train.steps)
             self._note_position(Position(self._epoch, step, data.train.steps), False)
@@ -173,32 +159,28 @@ class TellPosition(keras.callbacks.Callback):
 class EpochEndSync(keras.callbacks.Callback):
     """The last callback: synchronizes the workers at the end of each pass.
 
-    ``epoch_begins(epoch)`` is called after the callbacks of the user; ``epoch_done(epoch, logs, seconds, stopped)``
-    when an epoch has ended on all workers; and ``steps_done(epoch, steps, seconds)`` after every `steps_between` steps.
-    ``wait_saved()`` returns when the state that they save is complete. `agree_on_batches` is whether callbacks may stop
-    the training within an epoch.
+    ``epoch_begins(epoch)`` is called after the callbacks of the user, and ``epoch_done(epoch, logs, seconds, stopped)``
+    when an epoch has ended on all workers. The state is saved after every `steps_between` steps. `agree_on_batches` is
+    whether callbacks may stop the training within an epoch.
     """
 
     def __init__(
         self,
         state: EpochState,
         epoch_begins: Callable[[int], None],
+        epoch_done: Callable[[int, dict[str, float], float, bool], None],
         agree_on_batches: bool,
         raises_on_nan: bool,
-        epoch_done: Callable[[int, dict[str, float], float, bool], None],
-        steps_done: Callable[[int, int, float], None],
         steps_between: int | None,
-        wait_saved: Callable[[], None],
-        elapsed: float,
     ):
         super().__init__()
         self._state = state
         self._epoch_begins = epoch_begins
+        self._epoch_done = epoch_done
         self._agree_on_batches = agree_on_batches
         self._raises_on_nan = raises_on_nan
-        self._epoch_done = epoch_done
-        self._steps_done, self._steps_between, self._wait_saved = steps_done, steps_between, wait_saved
-        self._elapsed = elapsed  # seconds of the epoch in which the training resumes
+        self._steps_between = steps_between
+        self._elapsed = 0.0 if state.resumed is None else state.resumed.elapsed  # seconds of the epoch that is resumed
         self._began = 0.0
         self._epoch = self._step = 0
 
@@ -217,27 +199,27 @@ class EpochEndSync(keras.callbacks.Callback):
         if self._step == steps or self.model.stop_training:
             self._all_end_pass()
             if first and not self.model.stop_training:
-                self._state.ends_early = self.model.stop_training = True
+                self._state.stops_for_epoch = self.model.stop_training = True
             return
-        ends = self._state.in_step.parallel.has_agreed_to_end()
+        is_requested = self._state.in_step.parallel.has_agreed_to_save()
         is_due = self._steps_between and _crosses(self._epoch * steps, before, self._step, self._steps_between)
-        if ends or is_due:
+        if is_requested or is_due:
             if self._raises_on_nan:
                 self._all_check_finite()
-            self._steps_done(self._epoch, self._step, time.monotonic() - self._began)
-        if ends:
-            self._heed_request()
+            self._state.store.save_within_epoch(self._epoch, self._step, time.monotonic() - self._began)
+        if is_requested:
+            self._end_or_continue()
 
-    def _heed_request(self) -> None:
+    def _end_or_continue(self) -> None:
         """End with the state that was saved, if a worker has been told to end; else go on."""
-        self._wait_saved()
+        self._state.store.wait()
         # All workers, since they have agreed in the sum of the gradients of this step. They end together: the driver,
         # which hears of one's end, might else end the chief too soon.
-        if self._state.group.all_max_number(float(self._state.asked)) < Request.END:
-            self._state.heeded = Request.SAVE
-            self._state.in_step.parallel.withdraw_end()
+        if self._state.group.all_max_number(float(self._state.requested)) < SaveRequest.END:
+            self._state.fulfilled = SaveRequest.SAVE
+            self._state.in_step.parallel.withdraw_save_request()
             return
-        if self._state.asked == Request.END:
+        if self._state.requested == SaveRequest.END:
             raise PreemptedError(
                 f"the node was told to end, in epoch {self._epoch + 1} after step {self._step} of "
                 f"{self._state.data.train.steps}. The state is in modelDir: fit again, or set minClusterSize or "
@@ -290,8 +272,8 @@ class EpochEndSync(keras.callbacks.Callback):
         self._all_agree_to_stop()
         values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)
-        if self._state.in_step.parallel.has_agreed_to_end():
-            self._heed_request()
+        if self._state.in_step.parallel.has_agreed_to_save():
+            self._end_or_continue()
 
 
 def _check_weights(model: keras.Model, epoch: int) -> None:

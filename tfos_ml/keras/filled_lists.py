@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tfos_ml.keras.checkpoint.callback_state import SET_BY_KERAS, is_of_keras, names_of_keras
+from tfos_ml.keras.checkpoint.callback_state import SET_BY_KERAS, names_of_keras
+from tfos_ml.keras.privates import is_of_keras
 
 _CONTAINERS = (list, dict, set, deque)
 

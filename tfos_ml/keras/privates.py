@@ -273,7 +273,8 @@ def names_noted() -> Iterator[dict[str, list[Any]]]:
 
         def name_of(value: Any) -> Any:
             name, known = plain(value), found.get(plain(value), [])
-            if not is_of_keras(value) and all(value is not other for other in known):
+            is_found_by_name = is_of_keras(value) or getattr(value, "__module__", "") == "builtins"
+            if not is_found_by_name and all(value is not other for other in known):
                 found[name] = [*known, value]
             return name
 
@@ -286,7 +287,7 @@ def names_noted() -> Iterator[dict[str, list[Any]]]:
 
 def is_of_keras(value: Any) -> bool:
     """Whether a class or function is one of Keras itself."""
-    return str(getattr(value, "__module__", "")).split(".")[0] in ("keras", "builtins")
+    return str(getattr(value, "__module__", "")).partition(".")[0] == "keras"
 
 
 def adapters(model: Any) -> list[Any]:

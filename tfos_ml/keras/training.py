@@ -25,8 +25,7 @@ from tfos_ml.keras.callbacks import (
     EpochStartSync,
     EpochState,
     InStep,
-    Resumed,
-    TellPosition,
+    PositionReporter,
     acts_on_batches,
     reads_logs_of_batches,
     runs_here,
@@ -46,7 +45,7 @@ from tfos_ml.keras.probe.known_layers import is_row_by_row
 from tfos_ml.keras.probe.plan import find_plan
 from tfos_ml.keras.step.batch_normalization import is_batch_normalization
 from tfos_ml.keras.step.data_parallel import DataParallel, not_exchanged
-from tfos_ml.keras.step.layer_state import LayerState
+from tfos_ml.keras.step.epoch_end import LayerState
 from tfos_ml.keras.step.metrics import MetricSums
 from tfos_ml.keras.step.reduction_plan import ReductionPlan
 from tfos_ml.keras.step.variables import TrainingVariables
@@ -207,44 +206,21 @@ class _Training:
             self._run()
 
     def _run(self) -> None:
-        state = self._store.load()
-        epochs = EpochState(self._group, self._data, self._keep_in_step(), self._store.request)
-        stops_on_nan = any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self._task.callbacks)
-        closing = EpochEndSync(
-            epochs,
-            epoch_begins=lambda epoch: self._look_at_model(epochs, epoch),
-            agree_on_batches=acts_on_batches(self._task.callbacks),
-            raises_on_nan=not stops_on_nan,
-            epoch_done=self._epoch_done,
-            steps_done=self._store.save_within_epoch,
-            steps_between=self._ctx._node.settings.checkpoint_steps,
-            wait_saved=self._store.wait,
-            elapsed=0.0 if state is None else state.elapsed,
-        )
-        tells = [TellPosition(epochs, self._ctx._node.note_position)] if self._ctx.is_chief else []
-        resume, has_cardinality = [], True
-        if state is not None:
-            resume = [Resume(self._variables, self._callbacks, state)]
-            if state.step:
-                has_cardinality = self._model.steps_per_execution == 1  # else Keras reads beyond the last step
-                epochs.resumed = Resumed(state.epoch, state.step, state.metrics if self._ctx.is_chief else [])
-        first = 0 if state is None else state.epoch
-        if state is not None and state.stopped:
+        resumed = self._store.load()
+        epochs = EpochState(self._group, self._data, self._keep_in_step(), self._store, resumed)
+        first = 0 if resumed is None else resumed.epoch
+        if resumed is not None and resumed.stopped:
             first = max(first, self._ctx.epochs)
-        shares_logs = self._group.size > 1 and reads_logs_of_batches(self._task.callbacks)
+        is_within_epoch = resumed is not None and resumed.step > 0
+        # Keras reads beyond the last step of a shorter epoch if it executes several steps at once.
+        has_cardinality = not is_within_epoch or self._model.steps_per_execution == 1
         try:
             type(self._model).fit(  # the instance's own refuses callbacks
                 self._model,
                 self._data.dataset("train", has_cardinality),
                 epochs=max(self._ctx.epochs, first),
                 initial_epoch=first,
-                callbacks=[
-                    EpochStartSync(epochs, stops_on_nan, shares_logs),
-                    *self._callbacks.values(),
-                    *resume,
-                    *tells,
-                    closing,
-                ],
+                callbacks=self._callbacks_in_order(epochs),
                 validation_data=self._data.dataset("validation") if self._data.validation.total else None,
                 shuffle=False,
                 verbose=0,
@@ -256,6 +232,24 @@ class _Training:
         self._tracing_seconds += epochs.in_step.parallel.tracing_seconds
         self._summarize()
 
+    def _callbacks_in_order(self, epochs: EpochState) -> list[keras.callbacks.Callback]:
+        """Those of the user, between the ones that begin and end epochs on all workers together."""
+        given = self._task.callbacks
+        stops_on_nan = any(isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in given)
+        shares_logs = self._group.size > 1 and reads_logs_of_batches(given)
+        own = [] if epochs.resumed is None else [Resume(self._variables, self._callbacks, epochs.resumed)]
+        if self._ctx.is_chief:
+            own.append(PositionReporter(epochs, self._ctx._node.note_position))
+        epoch_end = EpochEndSync(
+            epochs,
+            epoch_begins=lambda epoch: self._look_at_model(epochs, epoch),
+            epoch_done=self._epoch_done,
+            agree_on_batches=acts_on_batches(given),
+            raises_on_nan=not stops_on_nan,
+            steps_between=self._ctx._node.settings.checkpoint_steps,
+        )
+        return [EpochStartSync(epochs, stops_on_nan, shares_logs), *self._callbacks.values(), *own, epoch_end]
+
     def _keep_in_step(self) -> InStep:
         """Find the plan of the training, and wrap the model; all workers do so together."""
         validates = bool(self._data.validation.total)
@@ -266,8 +260,8 @@ class _Training:
         metrics = MetricSums(self._model, self._group, plan.train)
         validation_metrics = MetricSums(self._model, self._group, plan.test)
         self._note_limits({*metrics.inexact, *(validation_metrics.inexact if validates else ())})
-        agrees_on_end = self._store.keeps_state
-        parallel = DataParallel(self._variables, self._group, plan, functools.cache(self._data.stand_in), agrees_on_end)
+        stand_in, saves = functools.cache(self._data.stand_in), self._store.has_model_dir
+        parallel = DataParallel(self._variables, self._group, plan, stand_in, agrees_on_saves=saves)
         return InStep(parallel, metrics, validation_metrics, LayerState(self._model, self._group))
 
     def _look_at_model(self, epochs: EpochState, epoch: int) -> None:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tfos_ml.data.arrow import pad_rows
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.order import Int64s
-from tfos_ml.data.schema import Array, FeedSchema
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import EmptyDataError, LabelRangeError, ModelError
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.column_checks import check_class_weight, check_label
@@ -364,12 +364,3 @@ def _with_ragged(x: Any) -> Any:
             return tf.RaggedTensor.from_tensor(x[_VALUES], lengths=x[_LENGTHS])
         return {name: _with_ragged(value) for name, value in x.items()}
     return tuple(map(_with_ragged, x)) if isinstance(x, tuple) else x
-
-
-def all_fingerprint(stores: Mapping[str, RowStore], schema: FeedSchema, group: WorkerGroup) -> str:
-    """Fingerprint of an input: counts, and sums over the bytes of all rows; all workers call it together."""
-    sums = []
-    for store in stores.values():
-        sums.append(np.array([len(store)], np.int64))
-        sums.extend(store.byte_sum(i) for i in range(len(schema.columns)))
-    return ",".join(str(int(total[0])) for total in group.all_sum(sums))

@@ -21,6 +21,8 @@ import cloudpickle
 import keras
 import tensorflow as tf
 
+from tfos_ml.keras.privates import is_of_keras
+
 OF_KERAS = {
     "EarlyStopping": ("wait", "best", "best_weights", "best_epoch", "stopped_epoch"),
     "History": ("epoch", "history"),
@@ -110,11 +112,6 @@ def keys_with_state(pickled: bytes) -> set[str]:
 def _unpickled(pickled: bytes) -> dict[str, dict[str, Any]]:
     states: dict[str, dict[str, Any]] = pickle.loads(pickled) if pickled else {}  # noqa: S301
     return states
-
-
-def is_of_keras(kind: type) -> bool:
-    """Whether Keras has defined a class."""
-    return kind.__module__.partition(".")[0] == "keras"
 
 
 def names_of_keras(kind: type) -> list[str]:

@@ -15,8 +15,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import ModelError
-from tfos_ml.keras.collectives.group import Array, WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.privates import keep_saving_skipsets
 from tfos_ml.keras.step.variables import TrainingVariables, digest, value_of
 

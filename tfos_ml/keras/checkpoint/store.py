@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from tfos_ml.common.redact import redact
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint.callback_state import CallbackStates, keys_with_state, set_callback_states
 from tfos_ml.keras.checkpoint.files import Checkpoints
@@ -28,9 +29,9 @@ from tfos_ml.keras.checkpoint.state import (
     save_weights,
     set_random_state,
 )
-from tfos_ml.keras.collectives.group import Array, WorkerGroup
+from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.step.variables import TrainingVariables, digest, metric_variables
-from tfos_ml.keras.training_data import TrainingData, all_fingerprint
+from tfos_ml.keras.training_data import TrainingData
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.position import Position
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tfos_ml.worker.node_context import NodeContext
 
 
-class Request(IntEnum):
+class SaveRequest(IntEnum):
     """What a worker is asked to do, since it is to leave: to save the state after a step, or also to end then."""
 
     NOTHING = 0
@@ -80,14 +81,14 @@ class StateStore:
         vars(self).pop("_identity", None)
 
     @property
-    def keeps_state(self) -> bool:
+    def has_model_dir(self) -> bool:
         """Whether there is a ``modelDir``."""
         return bool(self._ctx.checkpoint_dir)
 
     def __enter__(self) -> StateStore:
-        if self.keeps_state:
+        if self.has_model_dir:
             self._stack.enter_context(_terminations(self._terminated))
-        if self.keeps_state and self._ctx.is_chief:
+        if self.has_model_dir and self._ctx.is_chief:
             uri = self._ctx._node.settings.model_store or str(self._ctx.checkpoint_dir)
             timeout = self._ctx._node.settings.feed_timeout
             checkpoints = Checkpoints(uri, self._ctx.run_id, self._tell_saved, timeout)
@@ -98,13 +99,13 @@ class StateStore:
     def __exit__(self, *exception: Any) -> bool | None:
         return self._stack.__exit__(*exception)
 
-    def request(self) -> Request:
+    def request(self) -> SaveRequest:
         """What this worker has been asked to do soon."""
-        if not self.keeps_state:
-            return Request.NOTHING
+        if not self.has_model_dir:
+            return SaveRequest.NOTHING
         if self._terminated or self._ctx.is_preempted():
-            return Request.END
-        return Request.SAVE if self._ctx._node.should_save() else Request.NOTHING
+            return SaveRequest.END
+        return SaveRequest.SAVE if self._ctx._node.should_save() else SaveRequest.NOTHING
 
     @cached_property
     def _identity(self) -> str:
@@ -112,12 +113,16 @@ class StateStore:
 
     @cached_property
     def _fingerprint(self) -> str:
-        """The fingerprint of all rows; all workers must ask for it together the first time."""
-        return all_fingerprint(self._data.stores, self._ctx._node.schema, self._group)
+        """The counts of all rows, and sums over their bytes; all workers must ask for it together the first time."""
+        sums = []
+        for store in self._data.stores.values():
+            sums.append(np.array([len(store)], np.int64))
+            sums.extend(store.byte_sum(i) for i in range(len(self._ctx._node.schema.columns)))
+        return ",".join(str(int(total[0])) for total in self._group.all_sum(sums))
 
     def load(self) -> TrainingState | None:
         """The state to resume from, with its variables in the model; None if there is none."""
-        if not self.keeps_state:
+        if not self.has_model_dir:
             return None
         if self._ctx.is_chief:
             self._settings = fit_settings(self._variables.model, self._data.class_weight, self._callbacks)
@@ -194,7 +199,7 @@ class StateStore:
 
     def save(self, epoch: int, step: int, stopped: bool, seconds: float, metrics: Sequence[Array] = ()) -> None:
         """Begin to save the state after `step` steps of an epoch; `metrics` are the states of the metrics there."""
-        if not self.keeps_state:
+        if not self.has_model_dir:
             return
         rows = self._fingerprint  # on all workers, which have agreed to save after this step, or at the end of an epoch
         if self._checkpoints is None or self._states is None:

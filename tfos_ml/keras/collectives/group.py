@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfos_ml.data.schema import Array
 from tfos_ml.errors import ClusterConfigError, PortTakenError
 from tfos_ml.keras.collectives.sockets import WHOLE_BYTES, PeerAllReduce, PeerLostError, SilentWorkerError
 from tfos_ml.keras.collectives.sparse_gradients import Joined, SparseGradients
-
-Array = np.ndarray[Any, Any]
 
 BUCKET_BYTES = 32 << 20
 _GROUP_KEY = 7077
@@ -302,10 +301,6 @@ class WorkerGroup:
             words.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
         return self.broadcast_arrays([words], is_source)[0].tobytes()[: int(length[0])] if len(words) else b""
 
-    def broadcast_text(self, text: str, is_source: bool) -> str:
-        """The text of the worker with `is_source`, on all workers."""
-        return self.broadcast_bytes(text.encode() if is_source else b"", is_source).decode()
-
     def all_max_number(self, value: float) -> float:
         """The maximum over workers of a number."""
         return float(self.all_max(np.array([value], np.float64))[0])
@@ -342,15 +337,15 @@ def _sum_of_blocks(joined: tf.IndexedSlices, length: tf.Tensor, shape: tf.Tensor
 def _buckets(dense: dict[int, tf.Tensor]) -> list[list[int]]:
     """Gradients of one dtype side by side, in buckets of at most ``BUCKET_BYTES`` (or one gradient)."""
     buckets: list[list[int]] = []
-    room: dict[str, int] = {}
+    left: dict[str, int] = {}  # bytes that the last bucket of a dtype may still take
     last: dict[str, list[int]] = {}
     for i, gradient in dense.items():
         dtype, size = gradient.dtype.name, gradient.shape.num_elements() * gradient.dtype.size
-        if size > room.get(dtype, 0):
-            last[dtype], room[dtype] = [], BUCKET_BYTES
+        if size > left.get(dtype, 0):
+            last[dtype], left[dtype] = [], BUCKET_BYTES
             buckets.append(last[dtype])
         last[dtype].append(i)
-        room[dtype] -= size
+        left[dtype] -= size
     return buckets
 
 

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from tfos_ml.common.limits import AWAKE_SECONDS
+from tfos_ml.data.schema import Array
 from tfos_ml.keras.collectives import links as connections
 from tfos_ml.keras.collectives.links import Link
 
-Array = np.ndarray[Any, Any]
 Buffers = Mapping[int, memoryview]  # by rank of the other worker
 
 WHOLE_BYTES = 1 << 20  # arrays up to this size are sent whole, in one exchange
@@ -126,14 +126,14 @@ class PeerAllReduce:
 
     def _reduce(self, flat: Array, own: Array, combine: Callable[..., Any]) -> Array:
         """`own` combined with the arrays that all others send, while `flat` is sent to each of them."""
-        received = self._room(own)
+        received = self._buffers(own)
         sent = dict.fromkeys(self._links, _bytes(flat))
         self._exchange(sent, {other: _bytes(array) for other, array in received.items()})
         return self._combine(own, received, combine)
 
     def _reduce_by_parts(self, flat: Array, combine: Callable[..., Any]) -> Array:
         parts = np.array_split(flat, self.size)
-        received = self._room(parts[self.rank])
+        received = self._buffers(parts[self.rank])
         self._exchange(
             {other: _bytes(parts[other]) for other in self._links},
             {other: _bytes(array) for other, array in received.items()},
@@ -158,7 +158,7 @@ class PeerAllReduce:
         )
         return result
 
-    def _room(self, like: Array) -> dict[int, Array]:
+    def _buffers(self, like: Array) -> dict[int, Array]:
         """An array of the same length for each other worker, in memory that is reused."""
         needed = like.nbytes * len(self._links)
         if needed > self._received.nbytes:

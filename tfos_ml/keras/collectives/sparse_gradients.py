@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-Array = np.ndarray[Any, Any]
+from tfos_ml.data.schema import Array
+
 Joined: TypeAlias = dict[int, tuple[tf.IndexedSlices, tf.Tensor]]
 """The slices of all workers, and the largest number that a worker has, by number of their variable."""
 Gather: TypeAlias = Callable[[Sequence[Array]], Sequence[Array]]

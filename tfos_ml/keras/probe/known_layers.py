@@ -72,5 +72,4 @@ def _couples(part: Any) -> bool:
 
 
 def _is_of_keras(part: Any) -> bool:
-    owner = part if hasattr(part, "__name__") else type(part)
-    return part is None or str(owner.__module__).startswith("keras.")
+    return part is None or privates.is_of_keras(part if hasattr(part, "__name__") else type(part))

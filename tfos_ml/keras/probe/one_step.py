@@ -23,7 +23,7 @@ ALL, FIRST, SECOND = range(3)
 
 
 @contextlib.contextmanager
-def kept(variables: TrainingVariables) -> Iterator[None]:
+def restoring(variables: TrainingVariables) -> Iterator[None]:
     """Change the weights within the context, and restore the model afterwards."""
     everything = [*variables.shared, *variables.seeds, *metric_variables(variables.model)]
     before = [(v, tf.convert_to_tensor(v)) for v in {id(v): v for v in everything}.values()]

@@ -9,10 +9,9 @@ Afterwards the model is as before.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from tfos_ml.keras.probe.one_step import (
     Outcome,
     SharesOfGroup,
     Try,
-    kept,
+    restoring,
     tried_rows,
 )
 from tfos_ml.keras.probe.varied_rows import gather_varied_rows
@@ -40,6 +39,7 @@ from tfos_ml.keras.step.metrics import leaf_metrics, numbers
 from tfos_ml.keras.step.optimizers import intercepted
 from tfos_ml.keras.step.reduction_plan import PassReductions, ReductionPlan
 from tfos_ml.keras.step.variables import metric_variables, value_of
+from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.worker.global_batches import Step
 
 if TYPE_CHECKING:
@@ -90,24 +90,15 @@ def find_plan(
     if is_row_by_row(model):
         return ReductionPlan(notices=notices)
     element = gather_varied_rows(data, ROWS, group)
-    plan = _try(variables, element, tests, trains) if group.rank == 0 else ReductionPlan()
+    found = encode(_try(variables, element, tests, trains)) if group.rank == 0 else b""
     # All workers: they have the same model, so none of them has returned above.
-    fields = _with_tuples(json.loads(group.broadcast_text(json.dumps(asdict(plan)), group.rank == 0)))
-    if fields["together"] and not group.takes_any_shape:
+    plan = decode(ReductionPlan, group.broadcast_bytes(found, group.rank == 0))
+    if plan.together and not group.takes_any_shape:
         raise ModelError(
             "The loss computes over the rows of a batch together. KerasEstimator supports that only on CPUs with "
             "communication='auto'. Use that, or clusterSize=1."
         )
-    fields["notices"] = (*notices, *fields["notices"])
-    return ReductionPlan(
-        **{**fields, "train": PassReductions(**fields["train"]), "test": PassReductions(**fields["test"])}
-    )
-
-
-def _with_tuples(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _with_tuples(part) for name, part in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+    return replace(plan, notices=(*notices, *plan.notices))
 
 
 def _try(variables: TrainingVariables, element: Any, tests: bool, trains: bool = True) -> ReductionPlan:
@@ -115,7 +106,7 @@ def _try(variables: TrainingVariables, element: Any, tests: bool, trains: bool =
     if rows < 2:
         return ReductionPlan(notices=(_UNTRIED.format("the check needs two rows"),))
     try:
-        with kept(variables):
+        with restoring(variables):
             probe = _Probe(variables, element, rows)
             return probe.plan(tests) if trains else probe.plan_of_test()
     except ModelError:
@@ -266,8 +257,8 @@ class _Probe:
         far = {"mean": a * first + b * second - whole, "sum": first + second - whole}
         distances = {kind: float(np.max(np.abs(off), initial=0.0)) for kind, off in far.items()}
         nearest = min(distances, key=lambda kind: distances[kind])
-        room = self._tolerance * float(np.max(np.abs([whole, first, second]), initial=0.0)) + 1e-12
-        return nearest if self._is_uncertain or distances[nearest] <= room else ""
+        most = self._tolerance * float(np.max(np.abs([whole, first, second]), initial=0.0)) + 1e-12
+        return nearest if self._is_uncertain or distances[nearest] <= most else ""
 
     # Gradients
 

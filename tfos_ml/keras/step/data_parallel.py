@@ -75,10 +75,10 @@ class DataParallel:
         group: WorkerGroup,
         plan: ReductionPlan,
         stand_in: Callable[[bool], Any],
-        agrees_on_end: bool = False,
+        agrees_on_saves: bool = False,
         rows_of: Callable[[tf.Tensor, tf.Tensor], RowsOfStep] = RowsOfStep,
     ):
-        self._agrees_on_end = agrees_on_end
+        self._agrees_on_saves = agrees_on_saves
         model = self._model = variables.model
         self._compiled = privates.compiled_parts(model)
         self._group = group
@@ -94,8 +94,8 @@ class DataParallel:
         self._wrapped: list[tuple[Any, str]] = []
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
         self.tracing_seconds = 0.0
-        self.wants_end = tf.Variable(0.0, trainable=False)  # 1: this worker asks all to save, or end, after a step
-        self._end_agreed = tf.Variable(0.0, trainable=False)
+        self.save_requested = tf.Variable(0.0, trainable=False)  # 1: this worker asks all to save, or end, after a step
+        self._save_agreed = tf.Variable(0.0, trainable=False)
         self.last_share = tf.Variable(1.0, dtype=tf.float64, trainable=False)
         self._stand_in, self._rows_of = stand_in, rows_of
         self.terms: LossTerms | None = None
@@ -134,21 +134,21 @@ class DataParallel:
         variables = enumerate(metric_variables(self._model))
         return [v for i, v in variables if i in plan.by_step or id(v) in of_losses]
 
-    def has_agreed_to_end(self) -> bool:
+    def has_agreed_to_save(self) -> bool:
         """Whether a worker has asked all to save or end with the step that is done; the same on all workers."""
-        if not self._agrees_on_end:
+        if not self._agrees_on_saves:
             return False
-        return float(self.wants_end if self._group.size == 1 else self._end_agreed) > 0
+        return float(self.save_requested if self._group.size == 1 else self._save_agreed) > 0
 
     @property
     def is_compiled_again(self) -> bool:
         """Whether a callback has compiled the model again, or has set another optimizer."""
         return any(a is not b for a, b in zip(privates.compiled_parts(self._model), self._compiled, strict=True))
 
-    def withdraw_end(self) -> None:
-        """Go on, all workers together, after a step with which they have agreed to end."""
-        self.wants_end.assign(0.0)
-        self._end_agreed.assign(0.0)
+    def withdraw_save_request(self) -> None:
+        """Go on, all workers together, after a step with which they have agreed to save."""
+        self.save_requested.assign(0.0)
+        self._save_agreed.assign(0.0)
 
     def close(self) -> None:
         """Restore the model, and the classes of optimizers."""
@@ -269,13 +269,14 @@ class DataParallel:
         weight = tf.cast(self._share > 0, tf.float32) if self._plan.gradient_is_sum else self._share
         counting = [_counting(gradient, self._share) for gradient in grads]
         shapes = [tf.TensorShape(v.shape) for v in variables]
-        if self._agrees_on_end and not number:  # in the same exchange; a worker without rows waits for a step with
-            counting.append(tf.math.divide_no_nan(tf.convert_to_tensor(self.wants_end), tf.cast(weight, tf.float32)))
+        if self._agrees_on_saves and not number:  # in the same exchange; a worker without rows waits for a step with
+            request = tf.convert_to_tensor(self.save_requested)
+            counting.append(tf.math.divide_no_nan(request, tf.cast(weight, tf.float32)))
             shapes.append(tf.TensorShape([]))
         # As many updates on all workers, in the order of the program, also in its branches.
         summed = self._group.all_sum_gradients(counting, weight, shapes, whole, f"gradients-{number}")
         if len(summed) > len(variables):
-            self._end_agreed.assign(summed.pop())
+            self._save_agreed.assign(summed.pop())
         with self._other_writes.allowed(variables):
             return update(summed, variables)
 
