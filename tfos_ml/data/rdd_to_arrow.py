@@ -248,7 +248,8 @@ def _encode_dicts(values: list[dict[str, Any]], where: str) -> Encoded:
 
 
 def _encode_rows(values: list[Any], where: str) -> Encoded:
-    names = {tuple(getattr(v, "__fields__", getattr(v, "_fields", ()))) for v in values}
+    # A Row takes 100 microseconds to say that it has no such attribute.
+    names = {tuple(getattr(v, "_fields" if hasattr(type(v), "_fields") else "__fields__", ())) for v in values}
     if len(names) > 1:
         raise _ChangedFormError(_unsupported(where, {type(values[0])}, "fields differ"))
     fields = list(names.pop())
