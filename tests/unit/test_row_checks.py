@@ -54,6 +54,11 @@ def feed(tmp_path):
     return run
 
 
+def test_null_error_names_the_column_and_the_count(feed):
+    with pytest.raises(errors.NullValueError, match=r"Column 'x' has 2 null value\(s\) among 3 rows"):
+        feed(X, pa.array([[1, None], None, [3]], FLOATS))
+
+
 class TestWidth:
     @pytest.mark.parametrize("rows", [[[1, 2], [1]], [[1]], [[1, 2], [1, 2, 3]], [[]]])
     def test_that_the_model_fixes_holds_for_each_row(self, feed, rows):

@@ -5,7 +5,6 @@ from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import types as t
 
 from tfos_ml.data.arrow import (
-    check_no_nulls,
     concat_padded,
     count_nulls,
     fixed_shape,
@@ -13,7 +12,7 @@ from tfos_ml.data.arrow import (
     to_numpy,
 )
 from tfos_ml.data.schema import ColumnSpec, column_spec
-from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, NullValueError
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError
 
 NUMBERS = ["int8", "int16", "int32", "int64", "float32", "float64"]
 ARROW = {**{name: getattr(pa, name)() for name in NUMBERS}, "bool": pa.bool_(), "string": pa.string()}
@@ -78,11 +77,6 @@ NULLS = [
 @pytest.mark.parametrize(("ndim", "rows", "nulls"), NULLS)
 def test_nulls_are_counted_at_every_level(ndim, rows, nulls):
     assert count_nulls(lists(rows, "int64", ndim), ndim) == nulls
-
-
-def test_null_error_names_the_column_and_the_count():
-    with pytest.raises(NullValueError, match=r"Column 'c' has 2 null value\(s\) among 3 rows"):
-        check_no_nulls(lists([[1, None], None, [3]], "int64", 1), spec("int64", 1))
 
 
 @pytest.mark.parametrize(

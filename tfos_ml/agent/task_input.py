@@ -9,12 +9,12 @@ Spark 3.5 to 4.3.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -35,34 +35,36 @@ def checked_complete(items: Iterable[Item]) -> Iterator[Item]:
     Raises ``InputLostError`` if `items` end although Spark had more. If Spark itself fails the task, Spark reports the
     cause instead.
     """
-    return _checked(items, _task_stream())
+    return chain(items, _check_end(_task_stream()))
 
 
-def _checked(items: Iterable[Item], stream: Any) -> Iterator[Item]:
-    yield from items
+def _check_end(stream: Any) -> Iterator[Any]:
+    """No items; raises ``InputLostError`` where the input has ended too early."""
     if not _is_marked_complete(stream):
         raise InputLostError(INPUT_LOST)
+    yield from ()
 
 
 def polled(items: Iterable[Item]) -> Iterator[Item | None]:
     """The same items, and None whenever the next one is not there yet.
 
     Spark may take any time to provide a task's next rows, and meanwhile a supervisor must watch and answer its
-    process. So a thread reads one item ahead.
+    process. So a thread reads two items ahead.
     """
-    arrived: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(1)
-    closed = threading.Event()
+    arrived: queue.SimpleQueue[tuple[Item | None, BaseException | None]] = queue.SimpleQueue()
+    room, closed = threading.Semaphore(1), threading.Event()
 
     def read() -> None:
         last: BaseException = StopIteration()
         try:
             for item in items:
-                _put(arrived, (item, None), closed)
+                arrived.put((item, None))
+                room.acquire()
                 if closed.is_set():
                     return
         except BaseException as error:  # raised where the items are used
             last = error
-        _put(arrived, (None, last), closed)
+        arrived.put((None, last))
 
     threading.Thread(target=read, name="input", daemon=True).start()
     try:
@@ -76,17 +78,11 @@ def polled(items: Iterable[Item]) -> Iterator[Item | None]:
                 return
             if error is not None:
                 raise error
+            room.release()
             yield item
     finally:
         closed.set()
-
-
-def _put(into: queue.Queue[Item], item: Item, closed: threading.Event) -> None:
-    """Wait for space, unless nobody wants more items."""
-    while not closed.is_set():
-        with contextlib.suppress(queue.Full):
-            into.put(item, timeout=POLL_SECONDS)
-            return
+        room.release()
 
 
 def _task_stream() -> Any:

@@ -145,15 +145,13 @@ def rows_with_nulls(array: pa.Array, ndim: int) -> Array:
     return np.unique(np.concatenate(places))
 
 
-def check_no_nulls(array: pa.Array, spec: ColumnSpec) -> None:
-    """Raise ``NullValueError`` if an array holds a null at any level."""
-    nulls = count_nulls(array, spec.ndim)
-    if nulls:
-        raise NullValueError(
-            f"Column '{spec.column}' has {nulls} null value(s) among {len(array)} rows read together, and no tensor "
-            "can hold a null. Fill or drop them before fit (df.na.fill, df.na.drop), or set handleInvalid='skip' to "
-            "leave such rows out."
-        )
+def null_error(nulls: int, rows: int, spec: ColumnSpec) -> NullValueError:
+    """The error for a column with nulls."""
+    return NullValueError(
+        f"Column '{spec.column}' has {nulls} null value(s) among {rows} rows read together, and no tensor "
+        "can hold a null. Fill or drop them before fit (df.na.fill, df.na.drop), or set handleInvalid='skip' to "
+        "leave such rows out."
+    )
 
 
 Extents = list[tuple[int, int]]

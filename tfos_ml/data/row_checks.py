@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import check_no_nulls, count_nulls, leaves, list_lengths, rows_with_nulls
+from tfos_ml.data.arrow import count_nulls, leaves, list_lengths, null_error, rows_with_nulls
 from tfos_ml.data.schema import VECTOR_FIELDS, Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import LabelRangeError, NonFiniteValueError
 
@@ -44,9 +44,9 @@ class RowChecks:
     def _skipped(self, spec: ColumnSpec, column: pa.Array) -> list[Array]:
         """Places of the rows to skip because of one column."""
         skipped_rows = []
-        if self._schema.handle_invalid != "skip":
-            check_no_nulls(column, spec)
-        elif count_nulls(column, spec.ndim):
+        if nulls := count_nulls(column, spec.ndim):
+            if self._schema.handle_invalid != "skip":
+                raise null_error(nulls, len(column), spec)
             skipped_rows.append(rows_with_nulls(column, spec.ndim))
         if self._schema.handle_invalid != "keep" and not is_finite(column):
             rows = rows_not_finite(column)
@@ -111,22 +111,16 @@ def is_finite(array: pa.Array) -> bool:
     Computes the sum of the values first, in one pass and without memory. Only if the sum is not finite, it examines the
     values.
     """
-    values = _values(array)
-    if values is None:
+    values = leaves(array)
+    if pa.types.is_struct(values.type) and [field.name for field in values.type] == VECTOR_FIELDS:
+        values = values.flatten()[-1].flatten()
+    if not pa.types.is_floating(values.type):
         return True
     if values.null_count:
         values = values.drop_null()
     numbers = values.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(np.add.reduce(numbers)) or np.isfinite(numbers).all())
-
-
-def _values(array: pa.Array) -> pa.Array | None:
-    """The floating-point numbers of a column, of all levels of nesting; None if it holds none."""
-    array = leaves(array)
-    if pa.types.is_struct(array.type) and [field.name for field in array.type] == VECTOR_FIELDS:
-        array = array.flatten()[-1].flatten()
-    return array if pa.types.is_floating(array.type) else None
 
 
 def rows_not_finite(array: pa.Array) -> Array:

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,67 +223,46 @@ class SpoolWriter:
         """Publish what is left as a last, smaller chunk."""
         table = pa.Table.from_batches(self._pending) if self._pending else None
         if table is not None and table.num_rows:
-            is_coarse = table.nbytes >= LARGE_BATCH_BYTES * len(self._pending)
-            self._publish(self._write(table if is_coarse else table.combine_chunks()))
+            if table.nbytes < LARGE_BATCH_BYTES * len(self._pending):
+                table = table.combine_chunks()
+            name = f"{self._name}-{self._chunks:06d}.arrow"
+            self._chunks += 1
+            self._publish(_store(self._directories, name, table.num_rows, table.nbytes, partial(_write_table, table)))
         self._pending, self._pending_bytes = [], 0
 
-    def _write(self, table: pa.Table) -> Chunk:
-        name = f"{self._name}-{self._chunks:06d}.arrow"
-        self._chunks += 1
-        path = _store(
-            self._directories,
-            name,
-            table.nbytes,
-            in_memory=lambda sink: _write_table(sink, table),
-            on_disk=lambda sink: _write_table(sink, table, _rows_in(table, DISK_BATCH_BYTES), DISK_CODEC),
-        )
-        on_disk = path.parent == self._directories.disk
-        return Chunk(str(path), table.num_rows, path.stat().st_size, on_disk, nbytes=table.nbytes)
 
-
-def _write_table(sink: Any, table: pa.Table, rows: int | None = None, codec: str | None = None) -> None:
+def _write_table(table: pa.Table, sink: Any, on_disk: bool) -> None:
+    codec, rows = None, None
+    if on_disk:
+        codec, rows = DISK_CODEC, max(1, DISK_BATCH_BYTES * table.num_rows // max(1, table.nbytes))
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_table(table, max_chunksize=rows)
 
 
-def _rows_in(table: pa.Table, size: int) -> int:
-    """The number of a table's rows that have about `size` bytes."""
-    return max(1, size * table.num_rows // max(1, table.nbytes))
-
-
 def write_block(directories: SpoolDirectories, name: str, block: pa.Buffer, rows: int) -> Chunk:
     """Write a complete Arrow IPC file as a chunk."""
-
-    def write(sink: Any) -> None:
-        sink.write(block)
-
-    path = _store(directories, f"{name}.arrow", block.size, in_memory=write, on_disk=write)
-    return Chunk(str(path), rows, block.size, path.parent == directories.disk, nbytes=block.size)
+    return _store(directories, f"{name}.arrow", rows, block.size, lambda sink, on_disk: sink.write(block))
 
 
 def _store(
-    directories: SpoolDirectories,
-    name: str,
-    size: int,
-    in_memory: Callable[[Any], object],
-    on_disk: Callable[[Any], object],
-) -> Path:
-    """Write a file where there is space, and return its path; raises :class:`NoRoomError`."""
+    directories: SpoolDirectories, name: str, rows: int, size: int, write: Callable[[Any, bool], object]
+) -> Chunk:
+    """Write a chunk where there is space for `size` bytes; raises :class:`NoRoomError`."""
     memory = directories.memory_for(size)
     if memory is not None:
         with contextlib.suppress(OSError):  # others may have been faster; the disk will do
-            return _written(memory / name, in_memory)
-    return _written(directories.disk_for(size) / name, on_disk)
+            return _written(memory / name, rows, size, False, write)
+    return _written(directories.disk_for(size) / name, rows, size, True, write)
 
 
-def _written(path: Path, write: Callable[[Any], object]) -> Path:
+def _written(path: Path, rows: int, size: int, on_disk: bool, write: Callable[[Any, bool], object]) -> Chunk:
     try:
         with room_in(path.parent), pa.OSFile(str(path), "wb") as sink:
-            write(sink)
+            write(sink, on_disk)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return path
+    return Chunk(str(path), rows, path.stat().st_size, on_disk, nbytes=size)
 
 
 def read_chunk(path: str) -> Iterator[pa.RecordBatch]:

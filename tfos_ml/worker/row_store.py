@@ -18,7 +18,7 @@ from tfos_ml.data.order import Int64s, global_indices, shuffled, window_edges
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
 from tfos_ml.errors import SpoolFullError
-from tfos_ml.worker.rows import RowFormat, Rows, View
+from tfos_ml.worker.rows import RowFormat, Rows
 from tfos_ml.worker.scattered import MOST_FILES, readings, scattered
 from tfos_ml.worker.stored_batches import StoredBatches
 from tfos_ml.worker.windows import load_rows, window_bounds, windows
@@ -56,8 +56,7 @@ class RowStore(RowFormat):
         self._batches.forget_ids()
         self._starts = np.cumsum([0, *sizes])
         self.indices = global_indices(row_ids, totals) if len(row_ids) else row_ids
-        numbers = range(len(self._batches))
-        self._rows = None if self.spilled else Rows(self, [self._views(number) for number in numbers], sizes)
+        self._rows = None if self.spilled else Rows(self, list(map(self.views, self._each_batch())), sizes)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -66,10 +65,6 @@ class RowStore(RowFormat):
     def spilled(self) -> bool:
         """Whether some rows are on disk rather than in shared memory."""
         return self._batches.directory is not None
-
-    def _views(self, number: int) -> list[View]:
-        batch = self._batches[number]
-        return [self.view(batch, column) for column in range(len(self.schema.columns))]
 
     def plan(self, seed: int | None, epoch: int) -> tuple[Int64s, Int64s]:
         """Positions of this node's rows in the order of a pass, shape ``(rows,)``, and the edges for :meth:`read`."""
@@ -130,7 +125,8 @@ class RowStore(RowFormat):
         bounds = window_bounds(int(cuts[-1]), self._rows_in_window(), edges)
         is_near = readings(order, np.array(bounds), self._starts) <= MOST_READINGS
         if is_near or len(bounds) > 2 * MOST_FILES:
-            yield from windows(order, cuts, bounds, partial(load_rows, self, self._views, self._starts))
+            from_batches = partial(load_rows, self, lambda number: self.views(self._batches[number]), self._starts)
+            yield from windows(order, cuts, bounds, from_batches)
             return
         with scattered(self, self._batches, self._starts, order, np.array(bounds)) as load:
             yield from windows(order, cuts, bounds, load)

@@ -38,10 +38,13 @@ class RowFormat:
         """Whether rows of any column differ in shape."""
         return any(map(self.is_ragged, range(len(self.shapes))))
 
-    def view(self, batch: pa.RecordBatch, column: int) -> View:
-        """A column of a batch."""
-        spec, array = self.schema.columns[column], batch.column(column)
-        return array if spec.is_text or self.is_ragged(column) else to_numpy(array, spec)
+    def views(self, batch: pa.RecordBatch) -> list[View]:
+        """The columns of a batch, without row ids."""
+        views: list[View] = []
+        for i, spec in enumerate(self.schema.columns):
+            array = batch.column(i)
+            views.append(array if spec.is_text or self.is_ragged(i) else to_numpy(array, spec))
+        return views
 
 
 class Rows:

@@ -51,9 +51,9 @@ def scattered(
         remaining = iter(paths)
 
         def load(positions: Int64s, carried: Sequence[Part]) -> Rows:
-            path, columns = next(remaining), range(len(form.schema.columns))
+            path = next(remaining)
             batches = _read(path) if len(positions) else iter(())
-            parts = (([form.view(b, c) for c in columns], np.arange(b.num_rows)) for b in batches)
+            parts = ((form.views(b), np.arange(b.num_rows)) for b in batches)
             rows = joined(form, len(positions) + sum(len(at) for _, at in carried), chain(carried, parts))
             path.unlink(missing_ok=True)
             return rows
