@@ -121,6 +121,7 @@ class TestProgressLink:
         link.start()
         link.report(reported(0))
         link.close()
+        ProgressLink(client, 0, NodeProgress).close()  # of a node that has failed before it began
         assert link.driver().answer is None
 
 

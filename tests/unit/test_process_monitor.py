@@ -27,12 +27,12 @@ def watch(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     watched = []
 
-    def watch(lines):
+    def watch(lines, take=lambda message: False):
         (tmp_path / "watched_module.py").write_text(PROGRAM + lines)
         child = ChildProcess("watched_module", child_environment("m-monitor", 1, {}), "worker:0")
         channel = QueuedChannel(child.socket)
         channel.start()
-        monitor = ProcessMonitor(child, channel, lambda message: False)
+        monitor = ProcessMonitor(child, channel, take)
         watched.append((child, channel))
         monitor.start()
         return monitor
@@ -63,6 +63,22 @@ def test_messages_come_in_order_before_the_exit(watch):
 )
 def test_the_exit_says_how_it_ended(watch, lines, returncode):
     assert events_until_exit(watch(lines)) == [ProcessExited(returncode)]
+
+
+def test_what_is_taken_is_no_event(watch):
+    monitor = watch(
+        "channel.send(LogLine('a line'))\nchannel.send(Returned())", lambda message: isinstance(message, m.LogLine)
+    )
+    assert events_until_exit(monitor) == [m.Returned(), ProcessExited(0)]
+
+
+def test_what_cannot_be_taken_is_an_error_where_messages_are_awaited(watch):
+    def take(message):
+        raise OSError("the disk of the log is full")
+
+    monitor = watch("channel.send(LogLine('a line')); time.sleep(600)", take)
+    with pytest.raises(OSError, match="disk of the log"):
+        wait_until(lambda: list(monitor.events(0.05)), DEADLINE)
 
 
 def test_an_exit_is_seen_although_a_process_that_was_left_behind_holds_the_connection(watch):

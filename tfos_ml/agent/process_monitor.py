@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from tfos_ml.agent.child_process import ChildProcess
 from tfos_ml.agent.node_events import ProcessExited
 from tfos_ml.common.limits import DRAIN_SECONDS, EXIT_SECONDS
-from tfos_ml.errors import VersionMismatchError
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.messages import Message
 
@@ -26,7 +25,7 @@ class ProcessMonitor:
         self._child = child
         self._channel = channel
         self._take = take
-        self._messages: queue.SimpleQueue[Message | VersionMismatchError | _Wake | None] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Message | Exception | _Wake | None] = queue.SimpleQueue()
         self._received_at = time.monotonic()
         self._ended_at: float | None = None  # when the end of the process was noticed, by ``time.monotonic()``
         self._has_exited = False
@@ -41,7 +40,7 @@ class ProcessMonitor:
                 self._received_at = time.monotonic()
                 if not self._take(message):
                     self._messages.put(message)
-        except VersionMismatchError as error:
+        except Exception as error:  # raised where the messages are awaited
             end = error
         self._messages.put(end)
 
@@ -59,7 +58,7 @@ class ProcessMonitor:
 
         Waits for the first message, at most `timeout` seconds, or until :meth:`wake` is called. Raises
         ``VersionMismatchError`` if the process sends something that is no message, ``NodeExitError`` if the process
-        does not read messages.
+        does not read messages, and what `take` has raised.
         """
         try:
             message = self._messages.get(timeout=timeout) if timeout else self._messages.get_nowait()
@@ -67,7 +66,7 @@ class ProcessMonitor:
                 match message:
                     case None:
                         yield from self._exit()
-                    case VersionMismatchError():
+                    case Exception():
                         raise message
                     case _Wake():
                         pass

@@ -123,9 +123,10 @@ class ProgressLink:
                 self._reports.popleft()
 
     def close(self) -> None:
-        """Send the remaining reports and end the thread."""
+        """Send the remaining reports and end the thread, if it has started."""
         self._closed.set()
-        self._thread.join(3 * CALL_TIMEOUT)
+        if self._thread.ident is not None:
+            self._thread.join(3 * CALL_TIMEOUT)
 
     def report_gone(self, *, succeeded: bool) -> None:
         """Tell the driver that the node has released everything."""
