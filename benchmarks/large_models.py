@@ -153,7 +153,8 @@ def status(pid: int | str, entry: str) -> int:
 
 def note(notes: str, event: str, **more: Any) -> None:
     """Append a line to the file of this process."""
-    line = {"event": event, "at": time.time(), "sent": Notes.sent, "peak": status("self", "VmHWM"), **more}
+    moment = {"at": time.time(), "cpu": time.process_time()}
+    line = {"event": event, **moment, "sent": Notes.sent, "peak": status("self", "VmHWM"), **more}
     with open(f"{notes}/{os.getpid()}", "a") as file:
         file.write(json.dumps(line) + "\n")
 

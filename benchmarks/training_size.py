@@ -97,9 +97,9 @@ def _peak(process: dict[str, Any]) -> int:
     return max(noted["peak"] for noted in process["end"])
 
 
-def _first_step(process: dict[str, Any]) -> float:
-    """Seconds from the beginning of its model to the end of its first step."""
-    return process["step"][0]["at"] - process["build"][0]["at"]
+def _first_step(process: dict[str, Any], clock: str = "at") -> float:
+    """Seconds, or those of its CPUs, from the beginning of its model to the end of its first step."""
+    return process["step"][0][clock] - process["build"][0][clock]
 
 
 def _line(name: str, plain: dict[str, Any], fit: dict[str, Any]) -> str:
@@ -118,6 +118,8 @@ def _line(name: str, plain: dict[str, Any], fit: dict[str, Any]) -> str:
             f"| sent MB: start {begins[0]['sent'] / 1e6:.3f} step {of_step / 1e6:.3f} epoch {of_epoch / 1e6:.3f}",
             f"| s: first step {_first_step(chief):.1f} plain {_first_step(plain):.1f} start {start:.1f}",
             f"step {_step(chief):.2f} plain {_step(plain):.2f}",
+            f"| CPU s: first step {[round(_first_step(worker, 'cpu'), 1) for worker in workers]}"
+            f" plain {_first_step(plain, 'cpu'):.1f}",
             f"| checkpoint: waited {begins[1]['at'] - saved['at']:.2f} complete {fit['complete'] - saved['at']:.2f}"
             f" save_weights {saved['seconds']:.2f} (plain {plain['saved'][0]['seconds']:.2f})",
         ]
