@@ -152,7 +152,10 @@ def every_other_step():
 
 
 def gathered():
-    """Applies the mean of the gradients of every three steps, which it gathers in variables of TensorFlow."""
+    """Applies the mean of the gradients of every three steps, which it gathers in variables of TensorFlow.
+
+    The optimizer is in a dict of the model's.
+    """
     import keras
     import tensorflow as tf
 
@@ -168,11 +171,12 @@ def gathered():
             return self.compute_metrics(x, y, p)
 
         def use(self):
-            self.optimizer.apply([tf.identity(total) for total in self.sums], self.trainable_variables)
+            self.kept["all"].apply([tf.identity(total) for total in self.sums], self.trainable_variables)
             for total in self.sums:
                 total.assign(tf.zeros_like(total))
 
-    model = small(keras.optimizers.Adam(0.05), model_class=Gathers)
+    model = small("sgd", model_class=Gathers)
+    model.kept = {"all": keras.optimizers.Adam(0.05)}
     model.at = tf.Variable(0, trainable=False)
     model.sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in model.trainable_variables]
     return model

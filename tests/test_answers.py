@@ -1,17 +1,15 @@
-"""The page of answers: each of its programs runs after the first one, in one session."""
+"""The page of answers: each of its programs runs after the first one, in one session; in make test after README's."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
-from test_readme import ROOT, blocks
+from test_readme import FIRST, ROOT, blocks, programs, run_as_one
 
 PAGE = (ROOT / "docs" / "howto" / "answers.rst").read_text()
 OPENING, *SECTIONS = re.split(r"^(.+)\n~+\n", PAGE, flags=re.MULTILINE)
-FIRST, *ANSWERS = [blocks(text, r"\.\. code-block:: python") for text in (OPENING, *SECTIONS[1::2])]
+BEGIN, *ANSWERS = [blocks(text, r"\.\. code-block:: python") for text in (OPENING, *SECTIONS[1::2])]
 PROGRAMS = dict(zip(SECTIONS[::2], ("".join(answer) for answer in ANSWERS), strict=True))
 SOON = [  # each has what no other test of make test has
     "How do I train a model with several outputs?",
@@ -20,30 +18,29 @@ SOON = [  # each has what no other test of make test has
 ]
 
 
-def run(questions, directory):
-    """Run answers as one program; each has the names of the first program only. Prints the seconds of each."""
-    lines = ["import time", *FIRST]
+def answers(questions):
+    """A program of some answers; each has the names of the first program only. Prints the seconds of each."""
+    lines = ["import time", *BEGIN]
     for question in questions:
         lines.append("began = time.monotonic()")
         lines.append(f"exec(compile({PROGRAMS[question]!r}, {question!r}, 'exec'), dict(globals()))")
         lines.append(f"print(f'{{time.monotonic() - began:5.1f}} s', {question!r}, flush=True)")
-    (directory / "answers.py").write_text("\n".join(lines))
-
-    done = subprocess.run(
-        [sys.executable, "answers.py"], cwd=directory, capture_output=True, text=True, timeout=880, check=False
-    )
-
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return lines
 
 
-def test_some_answers(tmp_path):
-    run(SOON, tmp_path)
+def test_programs_of_the_first_pages_and_some_answers_run_as_printed(tmp_path):
+    """Nothing faster proves that what a user copies first runs, in a program and with a Spark of its own."""
+    shown = run_as_one([*programs(FIRST), "print('answers')", *answers(SOON)], tmp_path)
+    first, _, others = shown.partition("answers\n")
+    assert re.search(r"^\|label\|\s*prediction\|\s*probability\|$", first, re.MULTILINE), shown
+    assert float(re.search(r"^accuracy ([\d.]+)$", first, re.MULTILINE)[1]) > 0.5
+    assert first.splitlines()[-1] == "333283335000", shown
+    assert [line.partition(" s ")[2] for line in others.splitlines()] == SOON
 
 
 @pytest.mark.chaos
 def test_all_answers(tmp_path):
-    run(PROGRAMS, tmp_path)
+    print(run_as_one(answers(PROGRAMS), tmp_path))
 
 
 @pytest.mark.parametrize("question", PROGRAMS)

@@ -30,7 +30,7 @@ PAGES = {  # in the order in which their programs run, in one session
     )
 }
 PLATFORMS = [path.read_text() for path in sorted((ROOT / "docs" / "platforms").glob("*.rst"))]
-FIRST = ["README.rst", "docs/howto/tfcluster.rst"]
+FIRST = ["README.rst", "docs/howto/tfcluster.rst"]  # in make test: test_answers.py
 RUN_ELSEWHERE = {
     "docs/index.rst",  # the README's: test_docs.py
     "docs/howto/answers.rst",  # test_answers.py
@@ -56,10 +56,15 @@ def commands():
     return [line.partition("  #")[0].strip() for line in lines if re.match(r"(pip|make|mlflow|python -m) ", line)]
 
 
-def run_as_printed(pages, directory):
-    """What the programs of some pages print, run as one."""
-    snippets = [block for page in pages for block in blocks(PAGES[page], r"\.\. code-block:: python")]
-    assert len(snippets) >= len(pages)
+def programs(pages):
+    """The programs of some pages, in order."""
+    found = [block for page in pages for block in blocks(PAGES[page], r"\.\. code-block:: python")]
+    assert len(found) >= len(pages)
+    return found
+
+
+def run_as_one(snippets, directory):
+    """What some programs print, run as one."""
     (directory / "readme.py").write_text("\n".join(snippets))
 
     done = subprocess.run(
@@ -70,17 +75,9 @@ def run_as_printed(pages, directory):
     return done.stdout
 
 
-def test_programs_of_the_first_pages_run_as_printed(tmp_path):
-    """Nothing faster proves that what a user copies first runs, in a program and with a Spark of its own."""
-    shown = run_as_printed(FIRST, tmp_path)
-    assert re.search(r"^\|label\|\s*prediction\|\s*probability\|$", shown, re.MULTILINE), shown
-    assert float(re.search(r"^accuracy ([\d.]+)$", shown, re.MULTILINE)[1]) > 0.5
-    assert shown.splitlines()[-1] == "333283335000", shown
-
-
 @pytest.mark.chaos
 def test_programs_of_all_pages_run_as_printed(tmp_path):
-    shown = run_as_printed(PAGES, tmp_path)
+    shown = run_as_one(programs(PAGES), tmp_path)
     assert len(re.findall(r"^\|label\|\s*prediction\|(\s*probability\|)?$", shown, re.MULTILINE)) >= 3, shown
     for name in ("elephas", "Horovod"):
         assert float(re.search(rf"^{name} page: accuracy ([\d.]+)$", shown, re.MULTILINE)[1]) > 0.5

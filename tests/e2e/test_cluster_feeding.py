@@ -39,6 +39,7 @@ def rows_of_nodes(cluster) -> list[int]:
 # Dealing
 
 
+@pytest.mark.chaos  # unit/test_partitions.py deals, and the test below has the joint
 def test_the_partitions_of_a_call_are_dealt_evenly(any_spark, tmp_path):
     sc = any_spark.sparkContext
     failed_once = tmp_path / "failed once"
@@ -116,7 +117,7 @@ def tell_when_read(args, ctx):
 
 
 def test_a_node_that_waits_for_rows_is_not_timed_out(spark, tmp_path):
-    read, timeout = f"{tmp_path}/read", seconds(2)
+    read, timeout = f"{tmp_path}/read", seconds(1)
 
     def very_late(partition, rows):
         if partition:

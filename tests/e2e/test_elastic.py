@@ -113,14 +113,16 @@ def test_more_nodes_at_least_than_at_most_are_an_error(spark, expected):
         KerasEstimator(model=network, clusterSize=2, minClusterSize=3).fit(expected.frame(spark))
 
 
-def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_path, expected, caplog, capfd):
-    """Nothing faster has real weights go through it, whose last bits have to be those of a fit that nobody disturbs.
+def test_a_killed_process_and_one_that_is_told_to_end_change_nothing(spark, tmp_path, expected, caplog, capfd):
+    """The first goes on at the last checkpoint, the second, which is no failure, at the very step.
 
+    Nothing faster has real weights go through it, whose last bits have to be those of a fit that nobody disturbs.
     What is started again, and when, is decided in ``unit/test_restarts.py`` and in ``simulation/``.
     """
-    victims = {4: (1, "SIGKILL"), 16: (0, "SIGKILL")}
+    victims = {4: (1, "SIGKILL"), 9: (0, "SIGTERM")}  # updates, each after two steps; SIGTERM ends all with the next
+    common = {"clusterSize": 2, "minClusterSize": 1, "maxRestarts": 1}
     with logged(f"sqlite:///{tmp_path}/mlflow.db", "elastic", log_models=False) as client:
-        fit = estimator(tmp_path, victims, clusterSize=2, minClusterSize=1, checkpointSteps=3, verbose=2)
+        fit = estimator(tmp_path, victims, checkpointSteps=3, verbose=2, **common)
         fitted = fit.fit(expected.frame(spark))
     (run,) = runs_of(client, "elastic")
     curve = series(client, run, "loss")
@@ -129,26 +131,16 @@ def test_killed_processes_are_started_again_at_the_last_checkpoint(spark, tmp_pa
     shown = [line for line in capfd.readouterr().out.splitlines() if line.startswith("Epoch ")]
     assert [line.split()[1] for line in shown] == [f"{epoch + 1}/{EPOCHS}" for epoch in range(EPOCHS)]
     expected.check(fitted.summary, weights_file(tmp_path))
-    attempts = fitted.summary.attempts
-    assert [attempt["nodes"] for attempt in attempts] == [2, 2, 2]
-    places = [(attempt["epoch"], attempt["step"]) for attempt in attempts]
-    assert places == sorted(places)
-    assert all("NodeExitError" in attempt["ended"] for attempt in attempts[:-1])
+    killed, told, last = fitted.summary.attempts
+    assert [attempt["nodes"] for attempt in (killed, told, last)] == [2, 2, 2]
+    assert (killed["epoch"], killed["step"]) < (told["epoch"], told["step"]) == (1, 7)
+    assert "NodeExitError" in killed["ended"]
+    assert "PreemptedError: worker:0" in told["ended"]
+    assert not last["ended"]
     assert "worker:1 on 127.0.0.1: the process was ended by SIGKILL" in caplog.text
     assert "Going on with 2 of 2 nodes from epoch" in caplog.text
     estimator(tmp_path / "undisturbed", clusterSize=2).fit(expected.frame(spark))
     assert same_bits(weights_file(tmp_path), weights_file(tmp_path / "undisturbed"))
-
-
-def test_a_process_that_is_told_to_end_goes_on_at_the_very_step(spark, tmp_path, expected):
-    victims = {5: (1, "SIGTERM"), 9: (0, "SIGTERM")}  # updates, each after two steps; then all end with the next step
-    fitted = estimator(tmp_path, victims, clusterSize=2, maxRestarts=1).fit(expected.frame(spark))
-    expected.check(fitted.summary, weights_file(tmp_path))
-    first, second, last = fitted.summary.attempts
-    assert [(a["epoch"], a["step"]) for a in (first, second)] == [(0, 11), (1, 7)]
-    assert "PreemptedError: worker:1" in first["ended"]
-    assert "PreemptedError: worker:0" in second["ended"]
-    assert not last["ended"]
 
 
 @pytest.mark.chaos  # restarts.py decides, and its tests are in unit and simulation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import train_functions
 
@@ -34,11 +33,10 @@ def regression():
     return model
 
 
-def test_workers_of_keras_estimator_train_and_score(df):
+def test_workers_of_keras_estimator_train(df):
     estimator = KerasEstimator(model=regression, clusterSize=2, epochs=2, batchSize=16, seed=3, verbose=0)
     fitted = estimator.fit(df)
     assert fitted.summary.history["loss"][1] < fitted.summary.history["loss"][0]
-    assert np.isfinite([row.prediction for row in fitted.transform(df).select("prediction").collect()]).all()
 
 
 def test_instances_that_do_not_connect_run(several_executors):

@@ -1,4 +1,7 @@
-"""Programs of the kinds that keras.io shows, and what an estimator adds to them, end like plain Keras here."""
+"""Programs of the kinds that keras.io shows, and what an estimator adds to them, end like plain Keras here.
+
+What each adds has another test in make test, of itself.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ from keras_worker import masked_steps, step_data
 
 from tfos_ml import KerasEstimator, TFModel
 
-pytestmark = pytest.mark.filterwarnings("ignore:(?s).*The structure of `inputs` doesn't match:UserWarning")
-SIZES = pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.chaos)])
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.filterwarnings("ignore:(?s).*The structure of `inputs` doesn't match:UserWarning"),
+]
+SIZES = pytest.mark.parametrize("size", [1, 2])
 FIXED = {"batchSize": 8, "epochs": 2, "shuffle": False, "verbose": 0}
 
 
@@ -95,7 +101,6 @@ def patients_model(adapted_on=None):
     return model
 
 
-@pytest.mark.chaos
 @SIZES
 def test_preprocessing_layers_that_a_fit_adapts(spark, size):
     x, y = tables.patients()
@@ -113,7 +118,6 @@ def test_preprocessing_layers_that_a_fit_adapts(spark, size):
     check(job.fit(df), df, history, expected)
 
 
-@pytest.mark.chaos
 @SIZES
 def test_a_feature_space_in_a_model(spark, size):
     x, y = tables.patients()
@@ -125,7 +129,6 @@ def test_a_feature_space_in_a_model(spark, size):
     check(job.fit(df), df, history, expected)
 
 
-@pytest.mark.chaos
 @SIZES
 def test_transfer_learning_in_two_fits(spark, tmp_path, size):
     """The second fit begins with the weights of the first, and trains the base as well."""
@@ -141,7 +144,6 @@ def test_transfer_learning_in_two_fits(spark, tmp_path, size):
     check(second.fit(df), df, *plain(whole, x, y))
 
 
-@pytest.mark.chaos
 @SIZES
 def test_a_weight_for_each_word_of_rows_of_any_length(spark, size):
     data = step_data()
@@ -156,7 +158,6 @@ def test_a_weight_for_each_word_of_rows_of_any_length(spark, size):
         np.testing.assert_allclose(fitted.summary.history[name], values, rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.chaos
 @pytest.mark.skipif(not hub.IS_INSTALLED, reason="keras-hub is not installed")
 @SIZES
 def test_a_classifier_of_kerashub(spark, tmp_path, size):

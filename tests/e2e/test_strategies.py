@@ -329,8 +329,8 @@ MULTI_WORKER = "MultiWorkerMirroredStrategy"
 @pytest.mark.parametrize(
     ("workers", "strategy"),
     [
-        (1, MULTI_WORKER),
         (3, MULTI_WORKER),
+        pytest.param(1, MULTI_WORKER, marks=pytest.mark.chaos),
         pytest.param(1, None, marks=pytest.mark.chaos),
         pytest.param(1, "MirroredStrategy", marks=pytest.mark.chaos),
         pytest.param(2, None, marks=pytest.mark.chaos),

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from elsewhere import run_elsewhere
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
-from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.feature import Normalizer, VectorAssembler
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as F
 
@@ -107,17 +106,17 @@ def test_several_outputs_and_a_flat_column_for_a_matrix(spark, models):
 
 
 def test_vectors_for_the_next_stage(spark, models, tmp_path):
-    """LogisticRegression takes no arrays."""
-    df = spark.createDataFrame([([float(i), 1.0], float(i > 4)) for i in range(10)], "x array<float>, label double")
+    """Normalizer takes no arrays."""
+    df = spark.createDataFrame([([float(i), 1.0],) for i in range(10)], "x array<float>")
     first = TFModel(exportDir=str(models / "predictor"), inputMapping={"x": "x"}, vectorOutputs=["prediction"])
     first.setOutputMapping({"prediction": "v"})
     assert isinstance(first.transformSchema(df.schema)["v"].dataType, VectorUDT)
-    fitted = Pipeline(stages=[first, LogisticRegression(featuresCol="v")]).fit(df)
+    fitted = Pipeline(stages=[first, Normalizer(p=1.0, inputCol="v", outputCol="n")]).fit(df)
     fitted.save(str(tmp_path / "p"))
     scored = PipelineModel.load(str(tmp_path / "p")).transform(df)
     assert scored.schema["v"].dataType == VectorUDT()
-    assert scored.where("prediction != label").count() == 0
-    assert list(scored.where("label = 1").orderBy("x").first().v) == [10.0, 2.0]
+    row = scored.where("x[0] = 3").first()
+    assert (list(row.v), list(row.n)) == ([6.0, 2.0], [0.75, 0.25])
 
 
 def test_vectors_are_of_numbers(spark, models):

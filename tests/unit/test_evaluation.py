@@ -15,12 +15,10 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:(?s).*The structure of `inputs` doesn't match:UserWarning"),  # of plain Keras
 ]
-OFTEN = [  # masks and weights of steps, several outputs and a sum, other denominators, counts, regularizers
+OFTEN = [  # masks and weights of steps, other denominators, counts, a sum; e2e/test_evaluate.py has several outputs
     "lstm_masked_steps",
-    "two_outputs",
     "loss_mean_with_sample_weight",
     "classifier_metrics",
-    "steps_per_execution",
     "added_sum",
 ]
 INEXACT: set[str] = {"rmse_metric"}

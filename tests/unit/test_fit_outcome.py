@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
+from elsewhere import run_elsewhere
 
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.stages.fit_outcome import independence
@@ -40,12 +40,9 @@ def test_nothing_is_said_of_others(found, template):
 
 
 PROGRAM = """
-import socket, sys
-from tfos_ml.worker.outcome import coordination
-
-assert coordination() == []  # and TensorFlow is not imported for it
-assert "tensorflow" not in sys.modules
+import socket
 import tensorflow as tf
+from tfos_ml.worker.outcome import coordination
 
 tf.distribute.MirroredStrategy(["CPU:0"])  # within this process
 assert coordination() == []
@@ -58,12 +55,19 @@ context._reset_context()
 cluster = tf.train.ClusterSpec({"worker": [address]}).as_cluster_def()
 server = tf.train.ServerDef(cluster=cluster, job_name="worker", task_index=0, protocol="grpc")
 context.context().enable_collective_ops(server)  # as strategies of several workers do, which would wait for the others
-print(coordination())
+assert coordination() == ["collective operations"]
 """
 
 
 @pytest.mark.slow
 def test_what_tensorflow_was_set_up_for_is_found():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines() == ["['collective operations']"]
+    run_elsewhere(PROGRAM)
+
+
+def test_tensorflow_is_not_imported_to_find_it(monkeypatch):
+    from tfos_ml.worker.outcome import coordination
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert coordination() == []
+    assert "tensorflow" not in sys.modules

@@ -260,7 +260,7 @@ def states_of_checkpoints(content):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_only_errors_of_known_types(name):
-    fuzz(name, 150, nullcontext)
+    fuzz(name, 50, nullcontext)
 
 
 def sparse_tar():
