@@ -6,6 +6,11 @@ that size together, through connections of its own; "operation" is one ``Collect
 ``torch.distributed.all_reduce`` on CPUs. The first three take turns; Gloo follows in processes of its own.
 
     python benchmarks/all_reduce.py [--processes 2 4 8] [--repeats 20] [--kilobytes 4 40 400 4000 40000 256000]
+
+Over a wire, the program runs on each host, with RANK and the ADDRESSES of all in its environment. It prints how near
+"gradients" and "gloo" come to the limit of the wire, 2 (n - 1) / n * bytes / rate, as parts of 1:
+
+    RANK=0 ADDRESSES='10.0.0.1 10.0.0.2' python benchmarks/all_reduce.py --gigabits 1
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ import peers
 
 KILOBYTES = (4, 40, 400, 4_000, 40_000, 256_000)
 GRADIENTS = 10
+PORTS = 29501, 29502  # on each host
 ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
@@ -84,6 +90,30 @@ def milliseconds(call: Callable[[], object], repeats: int) -> float:
     return statistics.median(found[2:])
 
 
+def values_of(kilobytes: int) -> np.ndarray:
+    """So many kilobytes of numbers."""
+    return np.ones(kilobytes * 250 // GRADIENTS * GRADIENTS, np.float32)
+
+
+def repeats_of(kilobytes: int, repeats: int) -> int:
+    """How often a sum of this size is timed."""
+    return repeats if kilobytes < 100_000 else min(repeats, 5)
+
+
+def sum_of_gradients(group: Any, values: np.ndarray) -> Callable[[], object]:
+    """What a training step does with its gradients."""
+    import tensorflow as tf
+
+    parts = list(map(tf.constant, np.split(values, GRADIENTS)))
+    shapes = [part.shape for part in parts]
+
+    @tf.function
+    def gradients(given: list[Any]) -> Any:
+        return group.all_sum_gradients(given, tf.constant(0.5), shapes)
+
+    return lambda: gradients(parts)
+
+
 def work(rank: int, size: int, ports: list[int], kilobytes: list[int], repeats: int, results: Any) -> None:
     """One of the workers; the first reports."""
     addresses, ours = ([f"127.0.0.1:{port}" for port in part] for part in (ports[:size], ports[size : 2 * size]))
@@ -96,25 +126,20 @@ def work(rank: int, size: int, ports: list[int], kilobytes: list[int], repeats: 
     group = WorkerGroup.start(rank, ours, 120, secret=b"of this benchmark")
     sockets = Sockets(rank, ports[-1]) if size == 2 else None
     for kilobyte in kilobytes:
-        values = np.ones(kilobyte * 250 // GRADIENTS * GRADIENTS, np.float32)
-        tensor, parts = tf.constant(values), list(map(tf.constant, np.split(values, GRADIENTS)))
-        shapes = [part.shape for part in parts]
+        values = values_of(kilobyte)
+        tensor = tf.constant(values)
 
         @tf.function
         def operation(given, kilobyte=kilobyte):
             return plain.all_reduce(given, f"bare-{kilobyte}")
 
-        @tf.function
-        def gradients(given, shapes=shapes):
-            return group.all_sum_gradients(given, tf.constant(0.5), shapes)
-
         contenders: dict[str, Callable[[], object]] = {
-            "gradients": lambda parts=parts, gradients=gradients: gradients(parts),
+            "gradients": sum_of_gradients(group, values),
             "operation": lambda tensor=tensor, operation=operation: operation(tensor),
         }
         if sockets is not None:
             contenders["sockets"] = lambda values=values: sockets.all_reduce(values)
-        count = repeats if kilobyte < 100_000 else min(repeats, 5)
+        count = repeats_of(kilobyte, repeats)
         found = {name: milliseconds(call, count) for name, call in contenders.items()}
         if rank == 0:
             results.put(found)
@@ -139,13 +164,32 @@ def ours_and_tensorflows(size: int, kilobytes: list[int], repeats: int) -> list[
 def gloos(size: int, kilobytes: list[int], repeats: int) -> list[float]:
     """Milliseconds of Gloo, for each number of kilobytes."""
     (port,) = free_ports(1)
-    command = [peers.python_of("torch"), Path(__file__).with_name("gloo_peer.py"), str(size), str(port), str(repeats)]
-    running = [
-        subprocess.Popen([*command, str(rank), *map(str, kilobytes)], stdout=subprocess.PIPE, text=True)
-        for rank in range(size)
-    ]
+    running = [gloo(f"127.0.0.1:{port}", size, rank, kilobytes, repeats) for rank in range(size)]
     outputs = [process.communicate()[0] for process in running]
     return json.loads(outputs[0].splitlines()[-1])
+
+
+def gloo(address: str, size: int, rank: int, kilobytes: list[int], repeats: int) -> subprocess.Popen[str]:
+    """One process of Gloo, which prints its milliseconds."""
+    command = [peers.python_of("torch"), Path(__file__).with_name("gloo_peer.py"), address, *map(str, (size, repeats))]
+    return subprocess.Popen([*command, str(rank), *map(str, kilobytes)], stdout=subprocess.PIPE, text=True)
+
+
+def over_a_wire(rank: int, hosts: list[str], gigabits: float, kilobytes: list[int], repeats: int) -> None:
+    """Measure as one host of several; the first prints a line for each size."""
+    from tfos_ml.keras.collectives.group import WorkerGroup
+
+    group = WorkerGroup.start(rank, [f"{host}:{PORTS[0]}" for host in hosts], 120, secret=b"of this benchmark")
+    ours = [milliseconds(sum_of_gradients(group, values_of(k)), repeats_of(k, repeats)) for k in kilobytes]
+    group.close()
+    size = len(hosts)
+    process = gloo(f"{hosts[0]}:{PORTS[1]}", size, rank, kilobytes, repeats)
+    gloos = json.loads(process.communicate()[0].splitlines()[-1])
+    for kilobyte, mine, other in zip(kilobytes, ours, gloos, strict=True):
+        limit = 2 * (size - 1) / size * values_of(kilobyte).nbytes * 8 / (gigabits * 1e6)
+        figures = f"{size:>9} {kilobyte:>8,} limit {limit:>9.2f} gradients {mine:>9.2f} gloo {other:>9.2f}"
+        if rank == 0:
+            print(f"{figures}   of the limit: gradients {limit / mine:.2f}, gloo {limit / other:.2f}", flush=True)
 
 
 def free_ports(count: int) -> list[int]:
@@ -161,8 +205,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--processes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--kilobytes", type=int, nargs="+", default=list(KILOBYTES))
+    parser.add_argument("--gigabits", type=float, help="a second, that each host can send; with RANK and ADDRESSES")
     options = parser.parse_args()
     os.environ.update(ONE_THREAD)
+    if options.gigabits:
+        rank, hosts = int(os.environ["RANK"]), os.environ["ADDRESSES"].split()
+        over_a_wire(rank, hosts, options.gigabits, options.kilobytes, options.repeats)
+        return
     names = ("gradients", "operation", "sockets", "gloo")
     print("milliseconds; ratio of gradients to each other\n" + f"{'processes':>9} {'kB':>8}", end="")
     print("".join(f"{name:>12}" for name in names))

@@ -1,4 +1,6 @@
-"""One process of Gloo's ``all_reduce``; prints milliseconds. ``gloo_peer.py SIZE PORT REPEATS RANK KILOBYTES...``.
+"""One process of Gloo's ``all_reduce``; prints milliseconds. ``gloo_peer.py ADDRESS SIZE REPEATS RANK KILOBYTES...``.
+
+ADDRESS is where the process of rank 0 listens, such as 127.0.0.1:29502.
 
 Runs in an environment of PyTorch, without tfos_ml.
 """
@@ -11,7 +13,8 @@ import time
 import torch
 import torch.distributed as dist
 
-SIZE, PORT, REPEATS, RANK, *KILOBYTES = map(int, sys.argv[1:])
+ADDRESS = sys.argv[1]
+SIZE, REPEATS, RANK, *KILOBYTES = map(int, sys.argv[2:])
 
 
 def milliseconds(kilobytes: int) -> float:
@@ -26,6 +29,6 @@ def milliseconds(kilobytes: int) -> float:
 
 
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{PORT}", rank=RANK, world_size=SIZE)
+dist.init_process_group("gloo", init_method=f"tcp://{ADDRESS}", rank=RANK, world_size=SIZE)
 print(json.dumps([milliseconds(kilobytes) for kilobytes in KILOBYTES]))
 dist.destroy_process_group()
