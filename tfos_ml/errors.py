@@ -294,7 +294,7 @@ class NodeError(TfosMlError):
 
     def __str__(self) -> str:
         """The important part, in a few lines; :attr:`details` has everything."""
-        message = self._told(
+        message = self._formatted(
             message_excerpt(self.message),
             traceback_excerpt(self.traceback, self.message),
             output_excerpt(self.log_tail),
@@ -305,9 +305,9 @@ class NodeError(TfosMlError):
     @property
     def details(self) -> str:
         """The complete message and traceback, and the known part of the node's output."""
-        return self._told(self.message, self.traceback.rstrip(), self.log_tail.rstrip())
+        return self._formatted(self.message, self.traceback.rstrip(), self.log_tail.rstrip())
 
-    def _told(self, message: str, traceback: str, output: str) -> str:
+    def _formatted(self, message: str, traceback: str, output: str) -> str:
         where = f"{self.role}:{self.index} on {self.host}: " if self.role else ""
         last = "Last output of the node:\n" + output if output else ""
         return "\n\n".join(part for part in (where + message, traceback, last) if part)

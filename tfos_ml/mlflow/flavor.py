@@ -207,17 +207,17 @@ def _check(model: Any) -> None:
 
 def _write(model: TFModel, scoring: Any, data: Path) -> None:
     """Write the data directory of the MLflow model."""
-    from tfos_ml.stages.persistence import describe
+    from tfos_ml.stages.persistence import metadata_of
     from tfos_ml.stages.tf_model import archive_of
 
     archive_of(model).unpack(data / pyfunc.SAVED_MODEL)
     pyfunc.write_scoring(scoring, data)
-    (data / STAGE_FILE).write_text(json.dumps(_shareable(describe(model)), indent=1))
+    (data / STAGE_FILE).write_text(json.dumps(_shareable(metadata_of(model)), indent=1))
 
 
-def _shareable(described: dict[str, Any]) -> dict[str, Any]:
+def _shareable(metadata: dict[str, Any]) -> dict[str, Any]:
     """Remove passwords from ``exportDir``; a saved model does not read that again."""
-    params = described["paramMap"]
+    params = metadata["paramMap"]
     if "exportDir" in params:
         params = {**params, "exportDir": redact(params["exportDir"], mark="")}
-    return {**described, "paramMap": params}
+    return {**metadata, "paramMap": params}

@@ -38,7 +38,7 @@ from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 from tfos_ml.protocol.paths import is_remote
 from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
-from tfos_ml.stages.fit_outcome import tell_skipped, timeline_of, warn_of_outcome
+from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome, warn_of_skipped_rows
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.input_rows import InputRows, feed_schema, files_to_read
 from tfos_ml.stages.params import TrainingParams
@@ -81,19 +81,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return model
 
     def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:
-        timeline = Timeline()
-        self._check_params()
-        spark = dataset.sparkSession
-        if is_local(spark):
-            check_executors(spark, 0)  # before anything that takes long
-        template, first = self._template(self._get("clusterSize")), self._first_rank()
-        self._check_smallest()
-        if first and is_connect(spark):
-            raise errors.ClusterConfigError(
-                "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
-            )
-        facts = SessionFacts.of(spark)
-        self._check_directories(facts)
+        timeline, spark = Timeline(), dataset.sparkSession
+        facts, template = self._check_settings(spark)
         profile = make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus"))
         columns, program = self._prepare(dataset)
         settings = replace(self._settings(dataset, facts), telemetry=listener.telemetry)
@@ -114,7 +103,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             profile,
             verbose=self._get("verbose"),
             reported=[listener.reported, *([] if self._watch is None else [self._watch])],
-            driver_program=program.payload if first else None,
+            driver_program=program.payload if self._first_rank() else None,
         )
         timeline.end("run")
         assert result.template is not None
@@ -129,6 +118,21 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if self._get("verbose") > 1:
             write_lines([f"{type(self).__name__}.fit: {line(model.summary.timeline)}"])
         return model
+
+    def _check_settings(self, spark: SparkSession) -> tuple[SessionFacts, ClusterTemplate]:
+        """What a fit asks of its session, and its roles; raises for what is wrong whatever the rows are."""
+        self._check_params()
+        if is_local(spark):
+            check_executors(spark, 0)  # before anything that takes long
+        template = self._template(self._get("clusterSize"))
+        self._check_smallest()
+        if self._first_rank() and is_connect(spark):
+            raise errors.ClusterConfigError(
+                "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
+            )
+        facts = SessionFacts.of(spark)
+        self._check_directories(facts)
+        return facts, template
 
     def _launch(self, facts: SessionFacts, rows: InputRows, task: NodeTask, profile: Any, **options: Any) -> RunResult:
         """Run the nodes of a fit, or of an evaluation, to their end; `options` are those of :func:`launch`."""
@@ -273,7 +277,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = self._with_params(TFModel._from_run(result, self._label_names(given)))
-        tell_skipped(model.summary)
+        warn_of_skipped_rows(model.summary)
         return model
 
     def _with_params(self, model: TFModel) -> TFModel:

@@ -12,7 +12,7 @@ from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.protocol.pickling import pack_program, unpack_program
-from tfos_ml.stages.persistence import describe, restore, without_secrets
+from tfos_ml.stages.persistence import metadata_of, restore, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,36 +45,36 @@ PARAMS = (
     "maxRestarts",
 )
 _OF_MODEL = ("modelArgs", "adaptLayers")
-_FOLDER, _DESCRIBED = "estimator/", "estimator/described"
+_FOLDER, _METADATA = "estimator/", "estimator/described"
 
 
 @dataclass(frozen=True)
-class KeptEstimator:
+class EvaluationSpec:
     """The part of a ``KerasEstimator`` that evaluates: how it is restored, without exports, checkpoints and callbacks.
 
     It has pickled functions and arguments, which are not unpickled before :meth:`restored` is called.
     """
 
     files: Mapping[str, Content]
-    described: Mapping[str, Any] | None = None  # None: as in the files, which lack what may be secrets
+    metadata: Mapping[str, Any] | None = None  # None: as in the files, which lack what may be secrets
 
     @classmethod
-    def of(cls, estimator: KerasEstimator) -> KeptEstimator:
+    def of(cls, estimator: KerasEstimator) -> EvaluationSpec:
         """What to keep of an estimator."""
         kept = estimator.copy().setCallbacks([])
         for param in estimator.params:
             if param.name not in (*PARAMS, *_OF_MODEL):
                 kept.clear(param)
-        return cls({f"{_FOLDER}{name}": content for name, content in kept._files().items()}, describe(kept))
+        return cls({f"{_FOLDER}{name}": content for name, content in kept._files().items()}, metadata_of(kept))
 
     def to_files(self) -> dict[str, Content]:
         """The files of a stage that keeps it."""
-        if self.described is None:
+        if self.metadata is None:
             return dict(self.files)
-        return {**self.files, _DESCRIBED: pack_program("modelArgs", None, without_secrets(self.described), {})}
+        return {**self.files, _METADATA: pack_program("modelArgs", None, without_secrets(self.metadata), {})}
 
     @classmethod
-    def read(cls, files: Mapping[str, Content]) -> KeptEstimator | None:
+    def read(cls, files: Mapping[str, Content]) -> EvaluationSpec | None:
         """What a stage has kept, if it has."""
         own = {name: content for name, content in files.items() if name.startswith(_FOLDER)}
         return cls(own) if own else None
@@ -86,9 +86,9 @@ class KeptEstimator:
         unknown = sorted(set(given) - set(PARAMS))
         if unknown:
             raise errors.ParamError(f"evaluate does not take {unknown}. It takes {', '.join(PARAMS)}.")
-        described = self.described or unpack_program(bytes_of(self.files[_DESCRIBED]))
+        metadata = self.metadata or unpack_program(bytes_of(self.files[_METADATA]))
         files = {name.removeprefix(_FOLDER): content for name, content in self.files.items()}
-        estimator: KerasEstimator = restore(KerasEstimator, dict(described), files, "This TFModel")
+        estimator: KerasEstimator = restore(KerasEstimator, dict(metadata), files, "This TFModel")
         for name in PARAMS:
             if model.hasParam(name) and model.isSet(name):
                 estimator.set(estimator.getParam(name), model.getOrDefault(name))

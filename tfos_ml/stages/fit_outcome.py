@@ -97,7 +97,7 @@ def missing_export(chief: dict[str, Any]) -> str:
     )
 
 
-def tell_skipped(summary: TrainingSummary) -> None:
+def warn_of_skipped_rows(summary: TrainingSummary) -> None:
     """Warn if the nodes have skipped rows because of ``handleInvalid``."""
     skipped = summary.skippedRows
     if skipped:

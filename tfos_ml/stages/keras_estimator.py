@@ -47,7 +47,7 @@ from tfos_ml.protocol.node_task import NodeSettings
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program
 from tfos_ml.stages.declared import document_params
-from tfos_ml.stages.evaluation import KeptEstimator
+from tfos_ml.stages.evaluation import EvaluationSpec
 from tfos_ml.stages.keras_advice import (
     refuse_param,
     refuse_unreduced,
@@ -356,7 +356,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             **({_MODEL_FILE: source.archive} if isinstance(source.archive, LocalFile) else {}),
         }
 
-    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
+    def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
         function, self._callbacks, self._custom_objects, state = unpack_program(bytes_of(files[PROGRAM_FILE]))
         unsaved, trainable, self._saved_config = state
         archive = file_of(files[_MODEL_FILE]) if _MODEL_FILE in files else None
@@ -383,7 +383,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
         model = super()._make_model(result, given)
-        model._kept = KeptEstimator.of(self)
+        model._evaluation = EvaluationSpec.of(self)
         for text in model.summary.warnings:
             warn(text)
         return model

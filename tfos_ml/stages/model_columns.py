@@ -60,18 +60,9 @@ def output_columns(
     ``outputMapping``. Raises ``ParamError`` if `given` has a column of the same name.
     """
     mapping: dict[str, str] | None = stage._get("outputMapping")
-    binary = stage._get("binaryOutputs") or ()
-    vectors = stage._get("vectorOutputs") or ()
-    names = shown_tensors(outputs)
-    unknown = [name for name in [*(mapping or ()), *binary, *vectors] if name not in outputs]
-    if unknown:
-        raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {names}")
-    for name in vectors:
-        if not _is_vector(outputs[name]):
-            raise SignatureError(f"Output '{name}' of vectorOutputs is {outputs[name]}; expected numbers (batch, n).")
+    binary, vectors = stage._get("binaryOutputs") or (), stage._get("vectorOutputs") or ()
+    _check_outputs(outputs, mapping, binary, vectors)
     if mapping is None:
-        if len(outputs) != 1:
-            raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {names}")
         ((name, output),) = outputs.items()
         mapping = {name: stage._get("predictionCol")}
         prediction_spec = prediction_spec if prediction_spec is not None and prediction_spec.explains(output) else None
@@ -85,8 +76,30 @@ def output_columns(
             udf.PREDICTION: stage._get("predictionCol"),
         }
         mapping = {field: chosen[field] for field in types if chosen[field]}
-    new = list(mapping.values())
-    spark = spark or SparkSession.getActiveSession()
+        vectors = [udf.RAW, udf.PROBABILITY] if prediction_spec.is_classifier else []
+    _check_new(list(mapping.values()), given, spark or SparkSession.getActiveSession())
+    return AppendedColumns(
+        {field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels), frozenset(vectors)
+    )
+
+
+def _check_outputs(
+    outputs: Mapping[str, TensorInfo], mapping: Mapping[str, str] | None, binary: Sequence[str], vectors: Sequence[str]
+) -> None:
+    """Raise ``SignatureError`` unless Params name outputs that the model has, and say which of several to append."""
+    names = shown_tensors(outputs)
+    unknown = [name for name in [*(mapping or ()), *binary, *vectors] if name not in outputs]
+    if unknown:
+        raise SignatureError(f"The model has no outputs {unknown}. Its outputs: {names}")
+    for name in vectors:
+        if not _is_vector(outputs[name]):
+            raise SignatureError(f"Output '{name}' of vectorOutputs is {outputs[name]}; expected numbers (batch, n).")
+    if mapping is None and len(outputs) != 1:
+        raise SignatureError(f"The model has {len(outputs)} outputs; bind each with outputMapping: {names}")
+
+
+def _check_new(new: Sequence[str], given: StructType, spark: SparkSession | None) -> None:
+    """Raise ``ParamError`` unless columns have other names than those `given`, and than each other."""
     in_case = spark is not None and spark.conf.get(CASE_SENSITIVE, "false") == "true"
     seen = {name if in_case else name.lower() for name in given.names}
     taken = [c for c in new if (c if in_case else c.lower()) in seen]
@@ -96,11 +109,6 @@ def output_columns(
             f"Output columns {new} must be new and different; {taken or 'some'} exist already.{more} "
             f"Set predictionCol, rawPredictionCol, probabilityCol or outputMapping. Columns: {given.names}"
         )
-    if prediction_spec is not None:
-        vectors = [udf.RAW, udf.PROBABILITY] if prediction_spec.is_classifier else []
-    return AppendedColumns(
-        {field: types[field] for field in mapping}, mapping, prediction_spec, tuple(labels), frozenset(vectors)
-    )
 
 
 def _is_vector(output: TensorInfo) -> bool:

@@ -13,57 +13,40 @@ only stages that you trust.
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import tempfile
 import uuid
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from pathlib import Path
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import functions as F
 
-from tfos_ml.common.directories import owned_prefix
-from tfos_ml.common.local_files import Content, FileWriter, parts_of
-from tfos_ml.common.redact import redact, without_credentials
+from tfos_ml.common.local_files import Content, parts_of
+from tfos_ml.common.redact import without_credentials
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import map_in_arrow, reader_context
 from tfos_ml.errors import DestinationError, ModelError, TfosMlError
 from tfos_ml.protocol.artifacts import Artifact, publish
+from tfos_ml.stages.stage_files import DDL, HadoopFiles, Row, batches, joined
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RESULT_PARTS = 128  # of each file, in one result of Spark
-_VERSION = "tfosMlVersion"
+_VERSION, _PARTS = "tfosMlVersion", "parts"
 _SECRET, _UNSAVED = "nodeEnv", "nodeEnvNames"  # all its values may be secrets
 _CHANGED = "withoutCredentials"  # names of Params whose URIs had users, passwords or secret parameters
 _MARK = "save.id"  # on Spark Connect, in the data of each save
-_SCHEMA = pa.schema([("name", pa.string()), ("part", pa.int32()), ("content", pa.binary())])
-_DDL = "name string, part int, content binary"
-Row: TypeAlias = tuple[str, int, bytes]
-"""Name of a file, number of a part, content of the part."""
-_NO_FILESYSTEM = re.compile(r"ClassNotFoundException: .*|No FileSystem for scheme .*")
-_ADVICE = (
-    "{path} cannot be opened: Spark saves and loads stages, and its JVM has no filesystem for it ({problem}). "
-    "Start the session with one (for s3a:// spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION, of Spark's own "
-    "version of Hadoop), or name a place that Spark reaches. A SavedModel alone needs no JVM: fit with exportDir, and "
-    "load it as TFModel(exportDir=...)."
-)
 _EXISTS = "{} exists already. Choose another path, or save with write().overwrite().save()."
 
 
 class Saveable(MLReadable[Any], MLWritable):
-    """A stage that can be saved: Params, and what :meth:`_files` and :meth:`_facts` return."""
+    """A stage that can be saved: Params, and what :meth:`_files`, :meth:`_extra_metadata` and :meth:`_parts` return."""
 
     def write(self) -> StageWriter:
         """A writer: ``stage.write().overwrite().save(path)``."""
@@ -78,12 +61,19 @@ class Saveable(MLReadable[Any], MLWritable):
         """Content beside the Params, by name."""
         return {}
 
-    def _facts(self) -> dict[str, Any]:
+    def _extra_metadata(self) -> dict[str, Any]:
         """Entries for the metadata; JSON-serializable."""
         return {}
 
-    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
-        """Restore the results of :meth:`_files` and :meth:`_facts`."""
+    def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
+        """Restore the results of :meth:`_files` and :meth:`_extra_metadata`."""
+
+    def _parts(self) -> dict[str, Any]:
+        """Stages that are parts of this one, by name."""
+        return {}
+
+    def _set_parts(self, parts: dict[str, Any]) -> None:
+        """Restore the result of :meth:`_parts`."""
 
 
 class StageWriter(MLWriter):
@@ -101,13 +91,13 @@ class StageWriter(MLWriter):
         if is_connect(self.sparkSession):
             self._write_by_spark(path)
             return
-        files = _HadoopFiles(self.sparkSession, path)
+        files = HadoopFiles(self.sparkSession, path)
         if files.exists(path) and not self.shouldOverwrite:
             raise DestinationError(_EXISTS.format(path))
         aside = f"{path.rstrip('/')}.{uuid.uuid4().hex[:12]}"
         try:
             contents = self._stage._files().items()
-            files.write_table(_batches({name: parts_of(content) for name, content in contents}), f"{aside}.new/data")
+            files.write_table(batches({name: parts_of(content) for name, content in contents}), f"{aside}.new/data")
             self._write_parts(f"{aside}.new")
             self._write_metadata(f"{aside}.new", "error")
             files.replace(path, f"{aside}.new", f"{aside}.old")
@@ -118,7 +108,7 @@ class StageWriter(MLWriter):
         """Write with Spark, in one task that gets the files; this process cannot see what is at the path."""
         spark, mark = self.sparkSession, uuid.uuid4().hex.encode()
         files = {name: publish(spark, content) for name, content in {_MARK: mark, **self._stage._files()}.items()}
-        rows = map_in_arrow(spark.range(0, 1, 1, 1), partial(_published, files), _DDL)
+        rows = map_in_arrow(spark.range(0, 1, 1, 1), partial(_published, files), DDL)
         rows.write.mode("overwrite" if self.shouldOverwrite else "ignore").parquet(f"{path}/data")
         if not self.shouldOverwrite and _mark_at(self.sparkSession, path) != mark:
             raise DestinationError(_EXISTS.format(path))
@@ -126,15 +116,18 @@ class StageWriter(MLWriter):
         self._write_metadata(path, "overwrite" if self.shouldOverwrite else "error")
 
     def _write_parts(self, path: str) -> None:
-        """Write stages that are parts of this one below a directory, before its metadata."""
+        """Write the parts of the stage, each into a directory below `path`."""
+        for name, part in self._stage._parts().items():
+            writer = part.write()
+            (writer.overwrite() if self.shouldOverwrite else writer).save(f"{path}/{name}")
 
     def _write_metadata(self, path: str, mode: str) -> None:
         from tfos_ml.common.version import __version__
 
         given, unsaved = _without_secrets({param.name: value for param, value in self._stage._paramMap.items()})
-        facts = {_VERSION: __version__, **unsaved, **self._stage._facts()}
+        extra = {_VERSION: __version__, **unsaved, **self._stage._extra_metadata(), _PARTS: [*self._stage._parts()]}
         context = reader_context(self.sparkSession)
-        text = DefaultParamsWriter._get_metadata_to_save(self._stage, context, facts, given)
+        text = DefaultParamsWriter._get_metadata_to_save(self._stage, context, extra, given)
         rows = self.sparkSession.createDataFrame([(text,)], "value string")
         try:
             rows.coalesce(1).write.mode(mode).text(f"{path}/metadata")
@@ -158,13 +151,17 @@ class StageReader(MLReader[Any]):
         """
         spark = self.sparkSession
         if not is_connect(spark):
-            _HadoopFiles(spark, path)
+            HadoopFiles(spark, path)
+        context = reader_context(spark)
         with whole(self._cls, path):
-            metadata = DefaultParamsReader.loadMetadata(path, reader_context(spark))
+            metadata = DefaultParamsReader.loadMetadata(path, context)
             kind = metadata["class"]
             if kind.rpartition(".")[2] != self._cls.__name__:  # where it lay in the package does not matter
                 raise ModelError(f"{path} holds a {kind}, not a {self._cls.__name__}. Load it with its class.")
-            return restore(self._cls, metadata, _read(spark, path), path)
+            stage = restore(self._cls, metadata, _read(spark, path), path)
+            parts = {name: f"{path}/{name}" for name in metadata.get(_PARTS, ())}
+        stage._set_parts({n: DefaultParamsReader.loadParamsInstance(place, context) for n, place in parts.items()})
+        return stage
 
 
 @contextlib.contextmanager
@@ -182,9 +179,9 @@ def whole(cls: type, path: str) -> Iterator[None]:
 
 def _read(spark: SparkSession, path: str) -> dict[str, Content]:
     """The files of a stage."""
-    if is_connect(spark):
-        return _joined(_rows_by_spark(spark, f"{path}/data"))
-    return _joined(_HadoopFiles(spark, path).read_table(f"{path}/data"))
+    table = f"{path}/data"
+    rows = _rows_by_spark(spark, table) if is_connect(spark) else HadoopFiles(spark, path).read_table(table)
+    return {name: content for name, content in joined(rows).items() if name != _MARK}
 
 
 def _rows_by_spark(spark: SparkSession, path: str) -> Iterator[Row]:
@@ -200,26 +197,6 @@ def _rows_by_spark(spark: SparkSession, path: str) -> Iterator[Row]:
             return
 
 
-def _joined(rows: Iterable[Row]) -> dict[str, Content]:
-    """The files whose parts are in rows, in order; those of several parts on this host's disk."""
-    files: dict[str, bytes] = {}
-    writers: dict[str, FileWriter] = {}
-    parts: Counter[str] = Counter()
-    for name, part, content in rows:
-        if part != parts[name]:
-            raise LookupError(f"{name} has part {part} in place of part {parts[name]}")
-        parts[name] += 1
-        if part == 0:
-            files[name] = content
-            continue
-        if part == 1:
-            writers[name] = FileWriter()
-            writers[name].write(files.pop(name))
-        writers[name].write(content)
-    files.pop(_MARK, None)
-    return {**files, **{name: writer.finish() for name, writer in writers.items()}}
-
-
 def _mark_at(spark: SparkSession, path: str) -> bytes | None:
     """The id of the save that wrote the data at `path`.
 
@@ -232,8 +209,8 @@ def _mark_at(spark: SparkSession, path: str) -> bytes | None:
     return None if row is None else bytes(row.content)
 
 
-def describe(stage: Any) -> dict[str, Any]:
-    """A stage without its files, for :func:`restore`; JSON-serializable."""
+def metadata_of(stage: Any) -> dict[str, Any]:
+    """A stage without its files and parts, for :func:`restore`; JSON-serializable."""
     from tfos_ml.common.version import __version__
 
     return {
@@ -241,14 +218,14 @@ def describe(stage: Any) -> dict[str, Any]:
         _VERSION: __version__,
         "paramMap": {param.name: value for param, value in stage._paramMap.items()},
         "defaultParamMap": {param.name: value for param, value in stage._defaultParamMap.items()},
-        **stage._facts(),
+        **stage._extra_metadata(),
     }
 
 
-def without_secrets(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of :func:`describe` with the names in place of the values that may be secrets."""
-    params, unsaved = _without_secrets(described["paramMap"])
-    return {**described, "paramMap": params, **unsaved}
+def without_secrets(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of :func:`metadata_of` with the names in place of the values that may be secrets."""
+    params, unsaved = _without_secrets(metadata["paramMap"])
+    return {**metadata, "paramMap": params, **unsaved}
 
 
 def _without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[str]]]:
@@ -294,72 +271,6 @@ def restore(cls: type, metadata: dict[str, Any], files: Mapping[str, Content], p
     return stage
 
 
-def _batches(files: Mapping[str, Iterable[bytes]]) -> Iterator[pa.RecordBatch]:
-    """Files, each given as its parts, as rows: a batch for each part."""
-    for name, parts in files.items():
-        for number, part in enumerate(parts):
-            yield pa.record_batch([[name], [number], [part]], schema=_SCHEMA)
-
-
 def _published(files: Mapping[str, Artifact], _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Published files as rows; runs on an executor."""
-    return _batches({name: artifact.parts() for name, artifact in files.items()})
-
-
-class _HadoopFiles:
-    """The filesystem of a path, as Spark sees it; classic sessions only."""
-
-    def __init__(self, spark: SparkSession, path: str):
-        jvm: Any = spark._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path
-        try:
-            self._fs = self._path(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-        except Exception as error:  # py4j's, or what pyspark makes of it
-            problem = _NO_FILESYSTEM.search(str(error))
-            if problem is None:
-                raise
-            raise DestinationError(_ADVICE.format(path=redact(path), problem=problem[0])) from None
-
-    def exists(self, path: str) -> bool:
-        return bool(self._fs.exists(self._path(path)))
-
-    def delete(self, path: str) -> None:
-        self._fs.delete(self._path(path), True)
-
-    def write_table(self, batches: Iterable[pa.RecordBatch], path: str) -> None:
-        """Write a Parquet table of one file, a row group at a time."""
-        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
-            local = os.path.join(directory, "part-00000.parquet")
-            with pq.ParquetWriter(local, _SCHEMA, compression="snappy", use_dictionary=False) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-            self._fs.mkdirs(self._path(path))
-            self._fs.copyFromLocalFile(self._path(f"file://{local}"), self._path(path))
-
-    def read_table(self, path: str) -> Iterator[Row]:
-        """The rows of a Parquet table, a row group at a time."""
-        with tempfile.TemporaryDirectory(prefix=owned_prefix("temporary")) as directory:
-            local = os.path.join(directory, "data")
-            self._fs.copyToLocalFile(False, self._path(path), self._path(f"file://{local}"), True)
-            for part in sorted(Path(local).glob("*.parquet")):
-                file = pq.ParquetFile(part)
-                for group in range(file.num_row_groups):  # iter_batches would keep all that it has read
-                    rows = file.read_row_group(group)
-                    yield from zip(*(rows.column(name).to_pylist() for name in _SCHEMA.names), strict=True)
-
-    def replace(self, path: str, new: str, old: str) -> None:
-        """Move `new` to `path`; what was there is kept as `old` until that is done."""
-        replaces = self.exists(path)
-        if replaces:
-            self._rename(path, old)
-        try:
-            self._rename(new, path)
-        except BaseException:
-            if replaces:
-                self._rename(old, path)
-            raise
-        self.delete(old)
-
-    def _rename(self, source: str, target: str) -> None:
-        if not self._fs.rename(self._path(source), self._path(target)):
-            raise DestinationError(f"{source} could not be renamed to {target}. Is the directory above it writable?")
+    return batches({name: artifact.parts() for name, artifact in files.items()})

@@ -104,7 +104,7 @@ class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
     def _files(self) -> dict[str, bytes]:
         return {PROGRAM_FILE: self._pack((self._train_fn, self._tf_args))}
 
-    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
+    def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
         self._train_fn, self._tf_args = unpack_program(bytes_of(files[PROGRAM_FILE]))
 
     def _merged_args(self) -> TrainArgs:

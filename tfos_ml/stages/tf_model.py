@@ -33,7 +33,7 @@ from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
 from tfos_ml.stages.declared import document_params
-from tfos_ml.stages.evaluation import KeptEstimator, evaluate, named_params
+from tfos_ml.stages.evaluation import EvaluationSpec, evaluate, named_params
 from tfos_ml.stages.fit_listener import listening
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
@@ -76,7 +76,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         self._labels: tuple[str, ...] = ()
         self._tag_set = "serve"  # tags of the SavedModel, separated by commas; tfos_ml.compat sets others
         self._summary: TrainingSummary | None = None
-        self._kept: KeptEstimator | None = None  # for evaluate
+        self._evaluation: EvaluationSpec | None = None  # for evaluate
         self._set_given(given)
 
     def __repr__(self) -> str:
@@ -300,34 +300,34 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         {'accuracy': 0.93, 'loss': 0.21}
         """
         check_rows(dataset, "TFModel.evaluate")
-        if self._kept is None:
+        if self._evaluation is None:
             raise errors.ModelError(
                 "This TFModel cannot evaluate: it has no loss and metrics, because it does not come from a fit of "
                 "KerasEstimator (or it was loaded from MLflow or exportDir, which keep the SavedModel alone). Save a "
                 "fitted model with model.save, or use an evaluator of pyspark.ml.evaluation on transform(df)."
             )
         given = {**named_params(params), **keywords}
-        metrics = evaluate(self._kept.restored(self, given), self._packed(), dataset)
+        metrics = evaluate(self._evaluation.restored(self, given), self._packed(), dataset)
         listening().evaluated(self, dataset, metrics)
         return metrics
 
     def _files(self) -> dict[str, Content]:
         files = {MODEL_FILE: self._packed().file} if self._archives or self._get("exportDir") is not None else {}
-        kept = {} if self._kept is None else self._kept.to_files()
+        kept = {} if self._evaluation is None else self._evaluation.to_files()
         return {**files, **kept, **{f"{_RESULTS}{i:06d}": answers for i, answers in enumerate(self._results)}}
 
-    def _facts(self) -> dict[str, Any]:
+    def _extra_metadata(self) -> dict[str, Any]:
         summary = None if self._summary is None else dataclasses.asdict(self._summary)
         return {"summary": summary, "labels": self._labels}
 
-    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
+    def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
         if MODEL_FILE in files:
             self._archives[self._get("exportDir")] = Archive(file_of(files[MODEL_FILE]))
         self._results = [bytes_of(files[name]) for name in sorted(files) if name.startswith(_RESULTS)]
-        saved = facts.get("summary")
+        saved = metadata.get("summary")
         self._summary = None if saved is None else TrainingSummary._from_json(saved)
-        self._labels = tuple(facts.get("labels", ()))
-        self._kept = KeptEstimator.read(files)
+        self._labels = tuple(metadata.get("labels", ()))
+        self._evaluation = EvaluationSpec.read(files)
 
     def registerUDF(self, spark: SparkSession, name: str) -> Any:
         """Register the model as a function for SQL, ``SELECT name(x) FROM t``.

@@ -6,20 +6,18 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from pyspark.ml import Estimator, Model
-from pyspark.ml.util import DefaultParamsReader
 
 from tfos_ml import errors
 from tfos_ml.common.arguments import check_rows
 from tfos_ml.common.extras import needed_by
 from tfos_ml.common.local_files import Content, bytes_of
-from tfos_ml.common.spark_api import reader_context
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import cluster_estimators, snapshot_of_search
 from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import OptunaSearchConstructor
 from tfos_ml.stages.params import SearchParams
-from tfos_ml.stages.persistence import Saveable, StageReader, StageWriter
+from tfos_ml.stages.persistence import Saveable
 from tfos_ml.tuning.directions import MAXIMIZE, MINIMIZE, Direction, direction_of
 from tfos_ml.tuning.folds import Folds
 from tfos_ml.tuning.space import check, chosen
@@ -37,47 +35,8 @@ if TYPE_CHECKING:
 _OBJECTS = ("estimator", "space", "evaluator", "sampler", "pruner")  # arguments that are no Params
 
 
-class _Nested(Saveable):
-    """A stage whose parts are stages, which are saved beside it, each in a directory."""
-
-    def _parts(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def _set_parts(self, parts: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-    def _facts(self) -> dict[str, Any]:
-        return {"parts": sorted(self._parts())}
-
-    def write(self) -> _NestedWriter:
-        """A writer: ``stage.write().overwrite().save(path)``."""
-        return _NestedWriter(self)
-
-    @classmethod
-    def read(cls) -> _NestedReader:
-        """A reader: ``cls.read().load(path)``."""
-        return _NestedReader(cls)
-
-
-class _NestedWriter(StageWriter):
-    def _write_parts(self, path: str) -> None:
-        for name, part in self._stage._parts().items():
-            writer = part.write()
-            (writer.overwrite() if self.shouldOverwrite else writer).save(f"{path}/{name}")
-
-
-class _NestedReader(StageReader):
-    def load(self, path: str) -> Any:
-        """The stage that was saved at `path`, with its parts; raises as ``StageReader.load``."""
-        context = reader_context(self.sparkSession)
-        stage = super().load(path)
-        names = DefaultParamsReader.loadMetadata(path, context)["parts"]
-        stage._set_parts({name: DefaultParamsReader.loadParamsInstance(f"{path}/{name}", context) for name in names})
-        return stage
-
-
 @document_params
-class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Nested):
+class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], Saveable):
     """Searches hyperparameters with Optuna: each trial is a fit, on as many nodes as it asks for.
 
     With ``metric``, each epoch of a fit is reported to its trial while the fit runs, and a trial that the pruner finds
@@ -292,7 +251,7 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], _Neste
         function = rest["space"] if callable(rest["space"]) else None
         return {PROGRAM_FILE: pack_program("The space", function, rest, rest)}
 
-    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
+    def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
         self._objects.update(unpack_program(bytes_of(files[PROGRAM_FILE])))
 
 
@@ -308,7 +267,7 @@ def _check_outcome(study: Any, failures: dict[int, Exception]) -> None:
     raise errors.SearchError(f"None of {len(states)} trials has a result ({counts}).{first}", failures)
 
 
-class OptunaSearchModel(Model, _Nested):
+class OptunaSearchModel(Model, Saveable):
     """The result of ``OptunaSearch.fit``.
 
     Attributes
@@ -358,8 +317,8 @@ class OptunaSearchModel(Model, _Nested):
     def _set_parts(self, parts: dict[str, Any]) -> None:
         self.bestModel = parts["bestModel"]
 
-    def _facts(self) -> dict[str, Any]:
-        return {**super()._facts(), "study": self.study, "trials": self.trials}
+    def _extra_metadata(self) -> dict[str, Any]:
+        return {"study": self.study, "trials": self.trials}
 
-    def _restore(self, files: Mapping[str, Content], facts: dict[str, Any]) -> None:
-        self.study, self.trials = facts["study"], facts["trials"]
+    def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
+        self.study, self.trials = metadata["study"], metadata["trials"]
