@@ -357,9 +357,9 @@ def test_settings_of_keras_go_along(keras):
 class TestAllKeras:
     @pytest.fixture
     def names_only_keras(self, sequential):
-        from tfos_ml.keras.model.source import is_all_keras, source_of
+        from tfos_ml.keras.model.source import source_of
 
-        return lambda *layers, **options: is_all_keras(source_of(sequential(*layers, **options)))
+        return lambda *layers, **options: not source_of(sequential(*layers, **options)).custom_objects
 
     def test_is_false_of_a_users_layer_loss_metric_or_activation(self, names_only_keras, keras):
         class Own(keras.layers.Dense):
@@ -375,6 +375,7 @@ class TestAllKeras:
         def act(x):
             return x
 
+        assert names_only_keras(keras.layers.Dense(1, activation="relu", kernel_regularizer="l2"))
         assert not names_only_keras(Own(1))
         assert not names_only_keras(keras.Sequential([Own(1)]))
         assert not names_only_keras(loss=own)

@@ -38,7 +38,6 @@ from tfos_ml.keras.model.source import (
     WEIGHTS_FILE,
     ModelSource,
     by_registered_names,
-    is_all_keras,
     read_weights,
     registered_in_program,
     source_of,
@@ -148,8 +147,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
 
         description = describe(value)
         self._source = dataclasses.replace(source_of(value), config=config)
-        # What names classes of the user's own is looked at again, in a process that does not know them.
-        self._description = description if is_all_keras(self._source) else None
+        # A model with classes of the user's own is looked at again, in a process that does not know them.
+        self._description = None if self._source.custom_objects else description
         return self
 
     def getModel(self) -> Any:

@@ -292,30 +292,9 @@ def _path_of(archive: LocalFile | Path) -> Path:
     return archive.path if isinstance(archive, LocalFile) else archive
 
 
-def is_all_keras(source: ModelSource) -> bool:
-    """Whether a ``.keras`` file names only classes and functions of Keras."""
-    assert source.archive is not None
-    return _all_keras(_config(source.archive))
-
-
 def _config(archive: LocalFile | Path) -> Any:
     with zipfile.ZipFile(_path_of(archive)) as files:
         return json.loads(files.read("config.json"))
-
-
-def _all_keras(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_all_keras, value))
-    if not isinstance(value, dict):
-        return True
-    if "class_name" in value:
-        package = str(value.get("module") or "keras").split(".")[0]
-        registered = value.get("registered_name") or value["class_name"]
-        if value.get("module") is None and value.get("registered_name"):  # a class that is not registered, too
-            return False
-        if package not in ("keras", "builtins") or registered != value["class_name"] or registered == "function":
-            return False
-    return all(map(_all_keras, value.values()))
 
 
 def read_weights(uri: str) -> tuple[str, LocalFile]:

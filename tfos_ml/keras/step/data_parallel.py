@@ -103,20 +103,25 @@ class DataParallel:
             self.terms = LossTerms(
                 model, group, lambda: self._share, lambda: self._rows_of_step, plan.sums, plan.together
             )
+        self._assigned = [variables.of_program[i] for i in plan.assigned] if group.size > 1 else []
+        self._wrap_model()
+
+    def _wrap_model(self) -> None:
+        model = self._model
         self._wrap(model, "compute_loss", self._watching_loss(model.compute_loss))
         step = self._step_of(True, model.train_step)
         self._wrap(model, "train_step", step if model.run_eagerly else self._timed(step))
-        self._assigned = [variables.of_program[i] for i in plan.assigned] if group.size > 1 else []
         self._wrap(model, "test_step", self._step_of(False, model.test_step))
-        if group.size > 1:
-            self._wrap(model, "evaluate", self._evaluating(model.evaluate))
-            for name in ("fit", "train_on_batch", "test_on_batch"):
-                self._wrap(model, name, _refusing(name))
-            self._stack.enter_context(intercepted(self._update))
-            for layer in privates.all_layers(model):
-                if is_batch_normalization(layer) and not plan.has_local_statistics:
-                    moments = functools.partial(global_moments, layer, group=group, weights=self._weights)
-                    self._stack.enter_context(privates.replaced_moments(layer, moments))
+        if self._group.size == 1:
+            return
+        self._wrap(model, "evaluate", self._evaluating(model.evaluate))
+        for name in ("fit", "train_on_batch", "test_on_batch"):
+            self._wrap(model, name, _refusing(name))
+        self._stack.enter_context(intercepted(self._update))
+        for layer in privates.all_layers(model):
+            if is_batch_normalization(layer) and not self._plan.has_local_statistics:
+                moments = functools.partial(global_moments, layer, group=self._group, weights=self._weights)
+                self._stack.enter_context(privates.replaced_moments(layer, moments))
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         setattr(owner, name, wrapper)
