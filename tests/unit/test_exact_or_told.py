@@ -139,7 +139,7 @@ def first_rows(rows, drawn, times):
 BUGS = {  # in our own code: the program that shows it, where, and what stands there
     "a sum taken for a mean": (added_sum, LossTerms, "_scaled", unscaled),
     "moments of a worker's own rows": (batch_normalized, data_parallel, "global_moments", moments_of_own_rows),
-    "the draws of other rows": (own_sampling, RowsOfStep, "_own", first_rows),
+    "the draws of other rows": (own_sampling, RowsOfStep, "_local", first_rows),
 }
 
 

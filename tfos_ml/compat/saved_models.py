@@ -10,7 +10,8 @@ import tensorflow as tf
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import DEFAULT_SIGNATURE
-from tfos_ml.worker.export import Serving, declared_inputs, declared_tensors
+from tfos_ml.worker.export import Serving
+from tfos_ml.worker.model_tensors import declared_inputs, declared_tensors
 
 _UNNAMED = ("keras_tensor", "input_layer")
 

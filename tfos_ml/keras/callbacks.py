@@ -122,9 +122,9 @@ class EpochStartSync(keras.callbacks.Callback):
         self._state.logs = dict(logs)
         if self._shares_logs:
             in_step = self._state.in_step
-            mine = float(in_step.parallel.last_share)
+            share = float(in_step.parallel.last_share)
             # All workers: whether logs are shared follows from the callbacks, chief_only ones included.
-            logs.update(in_step.metrics.all_results(self._state.data.train, mine, self._state.logs))
+            logs.update(in_step.metrics.all_results(self._state.data.train, share, self._state.logs))
         if self._stops_on_nan:  # on all workers, which have the same callbacks, after each step
             own = int(self._state.in_step.parallel.bad_step)
             if self._state.group.all_max_number(own) > NO_STEP:
@@ -232,8 +232,8 @@ class EpochEndSync(keras.callbacks.Callback):
         if self._raises_on_nan:
             self._all_check_finite()
         batches = self._state.data.train
-        mine = float(self._state.in_step.parallel.last_share)
-        self._state.replaced = self._state.in_step.metrics.all_end_pass(batches, mine, self._state.logs)
+        share = float(self._state.in_step.parallel.last_share)
+        self._state.replaced = self._state.in_step.metrics.all_end_pass(batches, share, self._state.logs)
         self._state.in_step.layer_state.all_mean(len(batches) / batches.total)
         if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
             _check_weights(self.model, self._epoch)
@@ -242,8 +242,8 @@ class EpochEndSync(keras.callbacks.Callback):
         batches = self._state.data.validation
         if batch >= batches.steps - 1:
             in_step = self._state.in_step
-            mine = float(in_step.parallel.last_share)
-            self._state.replaced_in_test = in_step.validation_metrics.all_end_pass(batches, mine, logs or {})
+            share = float(in_step.parallel.last_share)
+            self._state.replaced_in_test = in_step.validation_metrics.all_end_pass(batches, share, logs or {})
 
     def _all_check_finite(self) -> None:
         """Raise if a loss was not finite, on the worker where it happened first; the others end because of it.

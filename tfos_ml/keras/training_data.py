@@ -20,7 +20,8 @@ from tfos_ml.errors import EmptyDataError, LabelRangeError, ModelError
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.column_checks import check_class_weight, check_label
 from tfos_ml.keras.model.inspection import ModelDescription
-from tfos_ml.worker.export import (
+from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
+from tfos_ml.worker.model_tensors import (
     arrange_inputs,
     by_path,
     declared_inputs,
@@ -31,7 +32,6 @@ from tfos_ml.worker.export import (
     is_nested,
     tensor_spec,
 )
-from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.worker.node_rows import no_rows
 from tfos_ml.worker.row_store import RowStore
 from tfos_ml.worker.rows import Rows

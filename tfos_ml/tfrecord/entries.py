@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tfos_ml.tfrecord.feature_types import SEQUENCE
-from tfos_ml.tfrecord.wire import Array, Buffer, equals, field_at, kept
+from tfos_ml.tfrecord.wire import Array, Buffer, equals, field_at, select
 
 
 @dataclass
@@ -40,7 +40,7 @@ def named_spans(
     maps = []
     for number in (1, 2) if record_type == SEQUENCE else (1,):
         begin, position, is_there = field_at(buffer, position, messages.end, number)
-        maps.append(Spans(*kept(is_there, messages.rows, begin, position)))
+        maps.append(Spans(*select(is_there, messages.rows, begin, position)))
     problems.unusual |= position != messages.end
     features = _entries(buffer, maps[0], in_context, problems)
     return features, _entries(buffer, maps[1], in_lists, problems) if len(maps) > 1 else {}
@@ -49,20 +49,20 @@ def named_spans(
 def _entries(buffer: Buffer, maps: Spans, names: set[str], problems: Problems) -> dict[str, Spans]:
     """The values with given names in maps of some records."""
     by_name: dict[str, list[Spans]] = {}
-    active, position, ends = kept(maps.start < maps.end, maps.rows, maps.start, maps.end)
+    active, position, ends = select(maps.start < maps.end, maps.rows, maps.start, maps.end)
     while len(active):
         begin, finish, is_entry = field_at(buffer, position, ends, 1)
         key, key_end, has_key = field_at(buffer, begin, finish, 1)
         value, value_end, has_value = field_at(buffer, key_end, finish, 2)
         fits = is_entry & has_key & has_value & (value_end == finish)
         problems.unusual[active[~fits]] = True
-        active, key, key_end, value, finish, ends = kept(fits, active, key, key_end, value, finish, ends)
+        active, key, key_end, value, finish, ends = select(fits, active, key, key_end, value, finish, ends)
         for name, chosen in _by_key(buffer, key, key_end - key):
             if name is None:
                 problems.unusual[active[chosen]] = True
             elif name in names:
                 by_name.setdefault(name, []).append(Spans(active[chosen], value[chosen], finish[chosen]))
-        active, position, ends = kept(finish < ends, active, finish, ends)
+        active, position, ends = select(finish < ends, active, finish, ends)
     return {name: _merged(parts, problems) for name, parts in by_name.items()}
 
 

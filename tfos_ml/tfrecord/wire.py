@@ -44,7 +44,7 @@ class Buffer:
         return cls(data, np.ndarray((len(data) - 7,), "<u8", data.data, 0, (1,)))
 
 
-def kept(mask: Array, *arrays: Array) -> tuple[Array, ...]:
+def select(mask: Array, *arrays: Array) -> tuple[Array, ...]:
     """The values of each array at which the mask is true."""
     return arrays if mask.all() else tuple(array[mask] for array in arrays)
 
@@ -104,9 +104,9 @@ def split(buffer: Buffer, start: Array, end: Array, field: int) -> tuple[Array, 
     while len(active) > _TOO_FEW or (len(active) and len(rounds) == 1):
         begin, finish, is_there = field_at(buffer, position, end[active], field)
         wrong[active[~is_there]] = True
-        active, begin, finish = kept(is_there, active, begin, finish)
+        active, begin, finish = select(is_there, active, begin, finish)
         rounds.append((active, begin, finish))
-        active, position = kept(finish < end[active], active, finish)
+        active, position = select(finish < end[active], active, finish)
     for span, at in zip(active.tolist(), position.tolist(), strict=True):
         parts = _split_one(buffer.data, at, int(end[span]), tag(field))
         wrong[span] = parts is None

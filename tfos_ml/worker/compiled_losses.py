@@ -10,7 +10,8 @@ from typing import Any
 
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, LossInfo, PredictionSpec, prediction_spec_of
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, parse_signature
-from tfos_ml.worker.export import by_path, declared_outputs, has_predict_step
+from tfos_ml.worker.export import has_predict_step
+from tfos_ml.worker.model_tensors import by_path, declared_outputs
 
 _PACKAGES = ("keras", "tf_keras")
 

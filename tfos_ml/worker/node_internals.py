@@ -24,7 +24,7 @@ class NodeInternals:
     def __init__(self, start: messages.Start, channel: Channel, inbox: Inbox):
         self._channel, self._inbox = channel, inbox
         self._directory, self._is_chief = start.directory, start.is_chief
-        self._prepared: tuple[Any, Any] = (None, None)  # a model, and a Serving or Unserved
+        self._prepared: tuple[Any, Any] = (None, None)  # a model, and a Serving or NotServable
         self.settings = start.settings
         self.schema = start.schema
         self.program_files = start.files

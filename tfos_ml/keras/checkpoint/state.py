@@ -101,7 +101,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 def save_weights(variables: TrainingVariables, path: Path) -> bool:
     """Save weights and optimizers as ``Model.save_weights`` does; returns whether the file has all variables.
 
-    Keras does not find those that a layer hides. The others are told by their number and their shapes.
+    Keras does not find those that a layer hides. The others are recognized by their number and their shapes.
     """
     variables.model.save_weights(str(path))
     keep_saving_skipsets()

@@ -91,7 +91,7 @@ class StateStore:
         if self.has_model_dir and self._ctx.is_chief:
             uri = self._ctx._node.settings.model_store or str(self._ctx.checkpoint_dir)
             timeout = self._ctx._node.settings.feed_timeout
-            checkpoints = Checkpoints(uri, self._ctx.run_id, self._tell_saved, timeout)
+            checkpoints = Checkpoints(uri, self._ctx.run_id, self._note_saved, timeout)
             self._checkpoints = self._stack.enter_context(checkpoints)
             self._states = CallbackStates(self._callbacks)
         return self
@@ -137,7 +137,7 @@ class StateStore:
         state = TrainingState.from_files(contents)
         self._check(state)
         if found:
-            self._tell_saved(state)
+            self._note_saved(state)
             load_weights(self._variables, found.weights, state.variables, state.digest)
             assign_all(self._variables.seeds, state.seeds)
         broadcast_variables(self._variables, self._group, self._ctx.is_chief)
@@ -189,7 +189,7 @@ class StateStore:
                 f"{sorted(self._callbacks)}."
             )
 
-    def _tell_saved(self, state: TrainingState) -> None:
+    def _note_saved(self, state: TrainingState) -> None:
         self._ctx._node.note_position(Position(state.epoch, state.step, self._data.train.steps), is_saved=True)
 
     def save_within_epoch(self, epoch: int, step: int, seconds: float) -> None:

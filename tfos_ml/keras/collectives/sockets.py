@@ -138,8 +138,8 @@ class PeerAllReduce:
             {other: _bytes(parts[other]) for other in self._links},
             {other: _bytes(array) for other, array in received.items()},
         )
-        mine = self._combine(parts[self.rank], received, combine)
-        return self._gather(mine, [len(part) for part in parts])
+        own = self._combine(parts[self.rank], received, combine)
+        return self._gather(own, [len(part) for part in parts])
 
     def _combine(self, own: Array, received: Mapping[int, Array], combine: Callable[..., Any]) -> Array:
         shares = [own if rank == self.rank else received[rank] for rank in range(self.size)]
@@ -148,12 +148,12 @@ class PeerAllReduce:
             combine(result, share, out=result)
         return result
 
-    def _gather(self, mine: Array, lengths: Sequence[int]) -> Array:
-        result = np.empty((sum(lengths), *mine.shape[1:]), mine.dtype)
+    def _gather(self, own: Array, lengths: Sequence[int]) -> Array:
+        result = np.empty((sum(lengths), *own.shape[1:]), own.dtype)
         places = np.split(result, np.cumsum(lengths)[:-1])
-        places[self.rank][:] = mine
+        places[self.rank][:] = own
         self._exchange(
-            dict.fromkeys(self._links, _bytes(mine)),
+            dict.fromkeys(self._links, _bytes(own)),
             {other: _bytes(places[other]) for other in self._links},
         )
         return result

@@ -18,7 +18,7 @@ from tfos_ml.data.arrow import plain, to_numpy
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
-from tfos_ml.worker.export import arrange_inputs, fit_inputs, input_specs
+from tfos_ml.worker.model_tensors import arrange_inputs, fit_inputs, input_specs
 
 _BATCH = 8192
 

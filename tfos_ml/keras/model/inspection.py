@@ -69,7 +69,8 @@ class ModelDescription:
 def describe(model: Any) -> ModelDescription:
     """Describe a model; raises ``ModelError`` if it is not a compiled Keras 3 model that KerasEstimator can train."""
     from tfos_ml.worker.compiled_losses import compiled_losses
-    from tfos_ml.worker.export import declared_inputs, declared_outputs, has_call, has_predict_step
+    from tfos_ml.worker.export import has_call, has_predict_step
+    from tfos_ml.worker.model_tensors import declared_inputs, declared_outputs
 
     _check_kind(model)
     _check_compiled(model)
@@ -120,7 +121,7 @@ def _check_batch_size(inputs: Mapping[str, TensorInfo], layers: list[Any]) -> No
 
 
 def _check_compiled(model: Any) -> None:
-    from tfos_ml.worker.export import declared_outputs, declared_tensors
+    from tfos_ml.worker.model_tensors import declared_outputs, declared_tensors
 
     outputs = declared_tensors(model, "outputs")
     if outputs is None:
@@ -145,7 +146,7 @@ def _activations(model: Any) -> dict[str, str]:
     """The activations of the Dense layers that outputs are named after."""
     import keras
 
-    from tfos_ml.worker.export import declared_outputs
+    from tfos_ml.worker.model_tensors import declared_outputs
 
     names = declared_outputs(model) or ()
     layers = [layer for layer in getattr(model, "layers", ()) if layer.name in names]

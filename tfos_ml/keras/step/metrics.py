@@ -81,19 +81,19 @@ class MetricSums:
             self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, plan)]
         self._exact = {m.name for m in leaf_metrics(model)} - set(self.inexact)
 
-    def all_end_pass(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
+    def all_end_pass(self, batches: GlobalBatches, share: float, logs: Mapping[str, Any]) -> dict[str, float]:
         """End a pass with the metrics of all workers; returns the logs that have to be replaced.
 
         All workers call it after the same step, with logs of the same names.
-        `logs` are those of its last step, and `mine` is the share of that step's rows that this worker has.
+        `logs` are those of its last step, and `share` is the part of that step's rows that this worker has.
         """
         results, own = self._model.get_metrics_result(), {}
         if self._group.size > 1 and set(logs) != set(results):
             # A train_step with its own logs: take those of the last step, by its rows. The others are metrics.
             own = {k: v for k, v in numbers(logs).items() if k not in results or k in self.own_logs}
         sums = {k: v for k, v in own.items() if k in self.summed_logs}
-        replaced = self.all_mean({k: v for k, v in own.items() if k not in sums}, mine)
-        replaced |= self.all_mean(sums, float(mine > 0))
+        replaced = self.all_mean({k: v for k, v in own.items() if k not in sums}, share)
+        replaced |= self.all_mean(sums, float(share > 0))
         averages = self.all_sum_states(len(batches) / batches.total)
         if self._group.size > 1:  # a train_step may return dicts in its logs, which Keras has left as they are
             results = numbers(self._model.get_metrics_result())
@@ -101,11 +101,11 @@ class MetricSums:
             replaced |= {log: results[name] for log, name in self.renamed if own}
         return {**replaced, **averages}
 
-    def all_results(self, batches: GlobalBatches, mine: float, logs: Mapping[str, Any]) -> dict[str, float]:
+    def all_results(self, batches: GlobalBatches, share: float, logs: Mapping[str, Any]) -> dict[str, float]:
         """Like :meth:`all_end_pass` for a step within the pass: the metrics go on with this worker's rows."""
         before = [(variable, np.asarray(variable)) for variable in metric_variables(self._model)]
         try:
-            return self.all_end_pass(batches, mine, logs)
+            return self.all_end_pass(batches, share, logs)
         finally:
             for variable, value in before:
                 variable.assign(value)
@@ -136,6 +136,6 @@ class MetricSums:
         if not values:
             return {}
         names = sorted(values)
-        mine = np.array([float(np.asarray(values[n])) if weight else 0.0 for n in names]) * weight
-        (total,) = self._group.all_sum([mine])
+        weighted = np.array([float(np.asarray(values[n])) if weight else 0.0 for n in names]) * weight
+        (total,) = self._group.all_sum([weighted])
         return dict(zip(names, total.tolist(), strict=True))

@@ -68,10 +68,10 @@ class RowsOfStep:
         def draw(shape: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._decide(shape):
                 return plain(shape, *args, **kwargs)
-            whole, times = self._whole(shape)
-            parameters = [self._spread(a, times) for a in args]
-            named = {name: a if name == "seed" else self._spread(a, times) for name, a in kwargs.items()}
-            return self._own(plain(whole, *parameters, **named), times)
+            whole, times = self._global_shape(shape)
+            parameters = [self._global_parameter(a, times) for a in args]
+            named = {name: a if name == "seed" else self._global_parameter(a, times) for name, a in kwargs.items()}
+            return self._local(plain(whole, *parameters, **named), times)
 
         return draw
 
@@ -81,7 +81,7 @@ class RowsOfStep:
             if not self._decide(tf.shape(logits)):
                 return plain(logits, *args, **kwargs)
             times = self._times(tf.shape(logits)[0])
-            return self._own(plain(self._spread(logits, times), *args, **kwargs), times)
+            return self._local(plain(self._global_parameter(logits, times), *args, **kwargs), times)
 
         return draw
 
@@ -91,12 +91,12 @@ class RowsOfStep:
             shape = privates.noise_shape_of(inputs, noise_shape)
             if not self._decide(shape) or rate in (0.0, 1.0):
                 return plain(inputs, rate, noise_shape, seed)
-            whole, times = self._whole(shape)
+            whole, times = self._global_shape(shape)
             row, generator = _known(inputs.shape if noise_shape is None else shape), privates.drawn_seed(seed)
             if inputs.dtype == "float32" and row and _is_drawn_alone(math.prod(row)):
                 is_kept = self._is_kept(generator, row, times, rate)
             else:
-                is_kept = self._own(tf.random.stateless_uniform(whole, generator, dtype=inputs.dtype) >= rate, times)
+                is_kept = self._local(tf.random.stateless_uniform(whole, generator, dtype=inputs.dtype) >= rate, times)
             kept = tf.where(is_kept, inputs * (1 / (1 - rate)), tf.zeros((), inputs.dtype))
             return tf.ensure_shape(kept, inputs.shape)
 
@@ -140,7 +140,7 @@ class RowsOfStep:
             return known is None or (len(known) > 0 and known[0] is None)
         return len(shape) > 0 and tf.is_tensor(shape[0]) and tf.get_static_value(shape[0]) is None
 
-    def _whole(self, shape: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    def _global_shape(self, shape: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """The shape for all rows, and how many numbers each row has in the first dimension."""
         parts = tf.unstack(shape) if tf.is_tensor(shape) else list(shape)
         times = self._times(parts[0])
@@ -152,14 +152,14 @@ class RowsOfStep:
         with tf.control_dependencies([tf.debugging.Assert(first % self.count == 0, [NOT_BY_ROW])]):
             return first // self.count
 
-    def _at(self, times: tf.Tensor) -> tf.Tensor:
+    def _positions(self, times: tf.Tensor) -> tf.Tensor:
         return tf.reshape(self.places[:, None] * times + tf.range(times)[None, :], [-1])
 
-    def _own(self, drawn: tf.Tensor, times: tf.Tensor) -> tf.Tensor:
+    def _local(self, drawn: tf.Tensor, times: tf.Tensor) -> tf.Tensor:
         """The part of a draw for the rows of this worker."""
-        return tf.gather(drawn, self._at(times))
+        return tf.gather(drawn, self._positions(times))
 
-    def _spread(self, parameter: Any, times: tf.Tensor) -> Any:
+    def _global_parameter(self, parameter: Any, times: tf.Tensor) -> Any:
         """A parameter with a value for each row, with ones for the rows of other workers."""
         if not tf.is_tensor(parameter) or not parameter.shape.rank:
             return parameter
@@ -167,7 +167,7 @@ class RowsOfStep:
         if known is not None and not (tf.executing_eagerly() and known == int(times * self.count)):
             return parameter
         shape = tf.concat([[tf.cast(times * self.total, tf.int32)], tf.shape(parameter)[1:]], 0)
-        return tf.tensor_scatter_nd_update(tf.ones(shape, parameter.dtype), self._at(times)[:, None], parameter)
+        return tf.tensor_scatter_nd_update(tf.ones(shape, parameter.dtype), self._positions(times)[:, None], parameter)
 
 
 def _is_drawn_alone(numbers: int) -> bool:
