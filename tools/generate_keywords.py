@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tfos_ml
 from tfos_ml.stages import params
-from tfos_ml.stages.declared import Param
+from tfos_ml.stages.params_base import Param
 from tfos_ml.tuning import OptunaSearch
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +66,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyspark import keyword_only
 
-from tfos_ml.stages.declared import ParamsBase
+from tfos_ml.stages.params_base import ParamsBase
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -10,7 +10,7 @@ from pyspark.ml.util import MLReadable, MLWritable
 from tfos_ml import InputMode, KerasEstimator, TFEstimator, TFModel, errors
 from tfos_ml.errors import ParamError
 from tfos_ml.stages.constraints import Environment
-from tfos_ml.stages.declared import Param, declared
+from tfos_ml.stages.params_base import Param, declared
 
 TEXTS = (["x", "with space"], ["", 1, b"x", ["x"]])
 FLAGS = ([True, False], [0, 1, "true", np.True_])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfos_ml.common.session_settings import SETTINGS, SPOOL_MEMORY, bytes_of
+from tfos_ml.common.session_settings import SETTINGS, SPOOL_MEMORY, parse_bytes
 from tfos_ml.errors import ClusterConfigError
 
 PAGE = Path(__file__).parents[2] / "docs/reference/settings.rst"
@@ -36,4 +36,4 @@ def test_what_is_wrong_is_an_error_that_names_it(setting):
 @pytest.mark.parametrize(("text", "size"), [("4g", 4 << 30), ("512 m", 512 << 20), ("2GB", 2 << 30), ("7", 7)])
 def test_sizes_are_written_as_in_spark(text, size):
     assert SPOOL_MEMORY.of(session(**{SPOOL_MEMORY.name: text})) == size
-    assert bytes_of("3", "m") == 3 << 20
+    assert parse_bytes("3", "m") == 3 << 20

@@ -26,7 +26,7 @@ def check_dataframe(data: Any, method: str) -> None:
     raise errors.InputTypeError(f"{method} takes a Spark DataFrame. Received: {name}. {hint}".rstrip())
 
 
-def check_rows(data: Any, method: str) -> None:
+def check_not_streaming(data: Any, method: str) -> None:
     """Raise ``InputTypeError`` unless `data` is a Spark DataFrame that is not a stream."""
     check_dataframe(data, method)
     if data.isStreaming:

@@ -74,7 +74,7 @@ def seconds_or_none(name: str, text: str) -> float:
 def size(name: str, text: str) -> int:
     """A number of bytes."""
     try:
-        value = bytes_of(text, "b")
+        value = parse_bytes(text, "b")
     except (ValueError, KeyError):
         value = -1
     if value < 0:
@@ -82,7 +82,7 @@ def size(name: str, text: str) -> int:
     return value
 
 
-def bytes_of(text: str, default_unit: str) -> int:
+def parse_bytes(text: str, default_unit: str) -> int:
     """A size as Spark writes it ("2g", "512 m", "4gb") in bytes; raises ``ValueError`` or ``KeyError``."""
     digits = text.strip().lower().rstrip("b").rstrip("i").strip()
     unit = digits[-1] if digits[-1:].isalpha() else default_unit

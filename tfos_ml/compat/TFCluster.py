@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tfos_ml.compat.map_functions import MapFun, run_in_cluster
 from tfos_ml.stages.input_mode import InputMode as SparkInputMode
 from tfos_ml.tfcluster import tfcluster
-from tfos_ml.tfcluster.arguments import check_map_fun
+from tfos_ml.tfcluster.cluster_arguments import check_map_fun
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

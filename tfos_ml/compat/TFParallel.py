@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.compat.map_functions import MapFun, run_alone
-from tfos_ml.tfcluster.arguments import check_map_fun
+from tfos_ml.tfcluster.cluster_arguments import check_map_fun
 from tfos_ml.tfcluster.tfparallel import TFParallel
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from tfos_ml.compat.util import removed
 from tfos_ml.data.schema import quoted
 from tfos_ml.errors import ParamError
 from tfos_ml.stages.tf_model import TFModel as NativeModel
-from tfos_ml.tfcluster.arguments import classic_session
+from tfos_ml.tfcluster.cluster_arguments import classic_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.packed_environment import check_archives
-from tfos_ml.common.session_settings import ALLOW_PLAINTEXT, bytes_of
+from tfos_ml.common.session_settings import ALLOW_PLAINTEXT, parse_bytes
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.errors import ClusterConfigError, NotEnoughSlotsError
 
@@ -41,7 +41,7 @@ def check_settings(spark: SparkSession, *, barrier: bool = True, uses_grpc: bool
     check_archives(_conf(spark, "spark.archives", ""))
     _check_encryption(spark, uses_grpc)
     memory = _conf(spark, "spark.executor.pyspark.memory", "")
-    if memory and bytes_of(memory, "m") < MIN_PYSPARK_MEMORY:
+    if memory and parse_bytes(memory, "m") < MIN_PYSPARK_MEMORY:
         raise ClusterConfigError(
             f"spark.executor.pyspark.memory={memory} limits the address space of each node, and TensorFlow aborts "
             f"below about 3 GiB. Unset it, or set it to {MIN_PYSPARK_MEMORY >> 30}g or more."

@@ -13,7 +13,7 @@ from pyspark.ml import Estimator
 
 from tfos_ml import errors
 from tfos_ml.common import filesystems
-from tfos_ml.common.arguments import check_rows
+from tfos_ml.common.arguments import check_not_streaming
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.local_files import LocalFile
 from tfos_ml.common.redact import redact
@@ -70,7 +70,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
-        check_rows(dataset, f"{type(self).__name__}.fit")
+        check_not_streaming(dataset, f"{type(self).__name__}.fit")
         listener = listening().begin(self, dataset)
         try:
             model = self._train(dataset, listener)
@@ -312,7 +312,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             Index of a param map and its model, in order of completion. Several threads may share it, as
             those of ``CrossValidator`` do.
         """
-        check_rows(dataset, f"{type(self).__name__}.fitMultiple")
+        check_not_streaming(dataset, f"{type(self).__name__}.fitMultiple")
         estimator, shared = self.copy(), ExitStack()
         listening().adopt(estimator)
         if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan

@@ -45,8 +45,7 @@ from tfos_ml.keras.model.source import (
 from tfos_ml.protocol.node_task import NodeSettings
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program
-from tfos_ml.stages.declared import document_params
-from tfos_ml.stages.evaluation import EvaluationSpec
+from tfos_ml.stages.evaluation_spec import EvaluationSpec
 from tfos_ml.stages.keras_advice import (
     refuse_param,
     refuse_unreduced,
@@ -57,6 +56,7 @@ from tfos_ml.stages.keras_advice import (
 from tfos_ml.stages.keywords import KerasEstimatorConstructor
 from tfos_ml.stages.model_columns import output_columns
 from tfos_ml.stages.params import KerasParams
+from tfos_ml.stages.params_base import document_params
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

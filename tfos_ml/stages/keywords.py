@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyspark import keyword_only
 
-from tfos_ml.stages.declared import ParamsBase
+from tfos_ml.stages.params_base import ParamsBase
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -37,8 +37,8 @@ from tfos_ml.stages.constraints import (
     names,
     number,
 )
-from tfos_ml.stages.declared import Param
 from tfos_ml.stages.input_mode import InputMode
+from tfos_ml.stages.params_base import Param
 
 
 class ScoringParams(keywords.ScoringAccessors, HasFeaturesCol, HasPredictionCol, HasHandleInvalid):

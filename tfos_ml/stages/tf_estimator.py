@@ -12,9 +12,9 @@ from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.data import schema
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program
-from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import TFEstimatorConstructor
 from tfos_ml.stages.params import TrainFnParams
+from tfos_ml.stages.params_base import document_params
 from tfos_ml.worker.train_args import TrainArgs
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pyspark.ml import Model
 
 from tfos_ml import errors
 from tfos_ml.agent.scorer import make_udf_function
-from tfos_ml.common.arguments import check_dataframe, check_rows
+from tfos_ml.common.arguments import check_dataframe, check_not_streaming
 from tfos_ml.common.hadoop import pyarrow_uri
 from tfos_ml.common.interpreter import use_own_python
 from tfos_ml.common.local_files import Content, bytes_of, file_of
@@ -32,14 +32,14 @@ from tfos_ml.inference.local_scoring import numpy_of, score_rows
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
-from tfos_ml.stages.declared import document_params
-from tfos_ml.stages.evaluation import EvaluationSpec, evaluate, named_params
+from tfos_ml.stages.evaluation_spec import EvaluationSpec, evaluate, named_params
 from tfos_ml.stages.fit_listener import listening
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
 from tfos_ml.stages.model_columns import input_mapping, output_columns
 from tfos_ml.stages.model_repr import model_repr
 from tfos_ml.stages.params import ClassifierParams
+from tfos_ml.stages.params_base import document_params
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.stages.summary import TrainingSummary
 from tfos_ml.worker.data_feed import RESULT_COLUMN
@@ -299,7 +299,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         >>> model.evaluate(test, {estimator.clusterSize: 4})                           # doctest: +SKIP
         {'accuracy': 0.93, 'loss': 0.21}
         """
-        check_rows(dataset, "TFModel.evaluate")
+        check_not_streaming(dataset, "TFModel.evaluate")
         if self._evaluation is None:
             raise errors.ModelError(
                 "This TFModel cannot evaluate: it has no loss and metrics, because it does not come from a fit of "

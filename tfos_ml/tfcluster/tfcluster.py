@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode
 from tfos_ml.agent.node_identity import NodeInfo
-from tfos_ml.common.arguments import check_rows
+from tfos_ml.common.arguments import check_not_streaming
 from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_TIMEOUT, RESERVATION_TIMEOUT
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.attempt import RunResult
@@ -29,7 +29,7 @@ from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.stages.constraints import SECONDS, integer
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.tf_model import TFModel
-from tfos_ml.tfcluster.arguments import check_arguments, check_map_fun, classic_session
+from tfos_ml.tfcluster.cluster_arguments import check_arguments, check_map_fun, classic_session
 from tfos_ml.tfcluster.feeding import Feeding
 from tfos_ml.tfcluster.shutdown import Shutdown
 from tfos_ml.tfcluster.start import await_tensorboard, check_spark, make_task, start_nodes
@@ -247,7 +247,7 @@ class TFCluster:
         SECONDS.check("feed_timeout", feed_timeout)
         integer(0).check("num_epochs", num_epochs)
         if hasattr(dataRDD, "isStreaming"):
-            check_rows(dataRDD, "TFCluster.train")
+            check_not_streaming(dataRDD, "TFCluster.train")
         if hasattr(dataRDD, "foreachRDD"):
             dataRDD.foreachRDD(lambda rdd: self._feed_from_stream(rdd, num_epochs or 1, feed_timeout, qname))
         else:

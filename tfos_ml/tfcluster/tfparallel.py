@@ -26,7 +26,7 @@ from tfos_ml.protocol.grace_periods import warn_of_ended
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.stages.constraints import FLAG
-from tfos_ml.tfcluster.arguments import check_map_fun, classic_session
+from tfos_ml.tfcluster.cluster_arguments import check_map_fun, classic_session
 from tfos_ml.tfcluster.start import make_task
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.ml import Estimator, Model
 
 from tfos_ml import errors
-from tfos_ml.common.arguments import check_rows
+from tfos_ml.common.arguments import check_not_streaming
 from tfos_ml.common.extras import needed_by
 from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import cluster_estimators, snapshot_of_search
-from tfos_ml.stages.declared import document_params
 from tfos_ml.stages.keywords import OptunaSearchConstructor
 from tfos_ml.stages.params import SearchParams
+from tfos_ml.stages.params_base import document_params
 from tfos_ml.stages.persistence import Saveable
 from tfos_ml.tuning.directions import MAXIMIZE, MINIMIZE, Direction, direction_of
 from tfos_ml.tuning.folds import Folds
@@ -133,7 +133,7 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], Saveab
 
     @concise
     def _fit(self, dataset: DataFrame) -> OptunaSearchModel:
-        check_rows(dataset, "OptunaSearch.fit")
+        check_not_streaming(dataset, "OptunaSearch.fit")
         self._check_params()
         self._check_objects()
         study = self._study()
