@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
+from elsewhere import run_elsewhere
 from pyspark.sql import functions as F
 
 import tfos_ml.mlflow
@@ -130,7 +129,7 @@ def train_alone(notes):
     import numpy as np
 
     callbacks = [noting_peak(notes)]
-    large_model(notes).fit(np.ones((16, WIDTH), "f"), np.ones(16), 4, epochs=2, verbose=0, callbacks=callbacks)
+    large_model(notes).fit(np.ones((16, WIDTH), "f"), np.ones(16), 8, epochs=2, verbose=0, callbacks=callbacks)
 
 
 def test_a_worker_keeps_few_copies_of_the_weights_beside_what_plain_keras_has(spark, tmp_path):
@@ -138,8 +137,7 @@ def test_a_worker_keeps_few_copies_of_the_weights_beside_what_plain_keras_has(sp
     alone, together = tmp_path / "alone", tmp_path / "together"
     for notes in (alone, together):
         notes.mkdir()
-    program = f"import sys; sys.path[:] = {sys.path}; import test_large_models as t; t.train_alone({str(alone)!r})"
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent)
+    run_elsewhere("import sys, test_large_models as t; t.train_alone(sys.argv[1])", str(alone))
     rows = spark.range(0, 16, 1, 2).select(
         F.array_repeat(F.lit(1.0).cast("float"), WIDTH).alias("x"), F.lit(1.0).alias("y")
     )
@@ -149,7 +147,7 @@ def test_a_worker_keeps_few_copies_of_the_weights_beside_what_plain_keras_has(sp
         labelCol="y",
         clusterSize=2,
         epochs=2,
-        batchSize=4,
+        batchSize=8,
         modelDir=str(tmp_path / "checkpoints"),
         callbacks=[noting_peak(str(together))],
         verbose=0,
