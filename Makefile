@@ -61,7 +61,7 @@ test-matrix: install
 
 # Everything that repeats a proven thing in another combination, and hundreds of runs in a row; all of it takes hours.
 # A part of it: make chaos PART=zoo (every class of Keras), PART=simulation, PART=faults, PART=places (masters, hosts,
-# stores, other Sparks), PART=programs (the rest).
+# stores, other Sparks), PART=programs (the rest). One that has not ended after 40 minutes, or MINUTES, fails.
 # With a seed, random faults in random programs instead: make chaos SEED=1 MINUTES=60 (tests/chaos).
 CHAOS_zoo := tests/unit/test_zoo.py
 CHAOS_simulation := tests/simulation
@@ -75,7 +75,8 @@ chaos: install
 ifdef SEED
 	$(BIN)/python tests/chaos $(SEED) $(or $(MINUTES),60)
 else
-	$(BIN)/python -m pytest -m chaos $(if $(PART),$(or $(CHAOS_$(PART)),$(error PART is zoo, simulation, faults, places or programs)))
+	$(BIN)/python -m pytest -m chaos $(if $(PART),--session-timeout $$((60 * $(or $(MINUTES),40))) \
+	  $(or $(CHAOS_$(PART)),$(error PART is zoo, simulation, faults, places or programs)))
 endif
 
 soak: install

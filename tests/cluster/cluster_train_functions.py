@@ -21,12 +21,12 @@ def touch(args: Any, ctx: Any, name: str, content: Any = None) -> None:
     partial.replace(path)
 
 
-def wait_for_file(*paths: Path) -> None:
-    """Wait until the test has made one of some files."""
+def wait_for_file(path: Path) -> None:
+    """Wait until the test has made a file."""
     deadline = time.monotonic() + DEADLINE
-    while not any(path.exists() for path in paths):
+    while not path.exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the test made none of {paths}")
+            raise TimeoutError(f"the test has not made {path}")
         time.sleep(0.05)
 
 
@@ -99,27 +99,3 @@ def slow_steps(directory: str) -> Any:
             time.sleep(0.3)
 
     return SlowSteps()
-
-
-def pausing(directory: str, phase: str) -> Any:
-    """A callback that waits, in the second epoch or at the end of the training, until the test has said "go".
-
-    A file "go-<pid>" lets one process go.
-    """
-    import keras
-
-    class Pausing(keras.callbacks.Callback):
-        def _pause(self, now: str) -> None:
-            go = Path(directory) / "go"
-            if now == phase and not go.exists():
-                (Path(directory) / f"paused-{os.getpid()}").touch()
-                wait_for_file(go, Path(directory) / f"go-{os.getpid()}")
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 1:
-                self._pause("epoch")
-
-        def on_train_end(self, logs: Any = None) -> None:
-            self._pause("end")
-
-    return Pausing()

@@ -75,13 +75,13 @@ def fit(
     return {"rows": model.summary.rows, "history": model.summary.history}
 
 
-def fit_keras(spark: SparkSession, directory: str, phase: str = "", **params: Any) -> dict[str, Any]:
-    """Fit a Keras model, which pauses in a phase, or whose steps are slow if that is "steps"."""
+def fit_keras(spark: SparkSession, directory: str, is_slow: bool = False, **params: Any) -> dict[str, Any]:
+    """Fit a Keras model, whose steps may be slow."""
     params, functions = {"clusterSize": 2, **params}, cluster_train_functions
     df = spark.range(0, 400, 1, 4).select((F.col("id") / 400).alias("features"), (F.col("id") / 200).alias("label"))
     model = KerasEstimator(
         model=functions.linear,
-        callbacks=[functions.slow_steps(directory) if phase == "steps" else functions.pausing(directory, phase)],
+        callbacks=[functions.slow_steps(directory)] if is_slow else [],
         epochs=3,
         seed=7,
         verbose=0,

@@ -39,25 +39,6 @@ def rows_of_nodes(cluster) -> list[int]:
 # Dealing
 
 
-@pytest.mark.chaos  # unit/test_partitions.py deals, and the test below has the joint
-def test_the_partitions_of_a_call_are_dealt_evenly(any_spark, tmp_path):
-    sc = any_spark.sparkContext
-    failed_once = tmp_path / "failed once"
-
-    def compute(partition, rows):
-        for i, row in enumerate(rows):
-            if i == 70 and partition == 4 and sc_retries and not failed_once.exists():
-                failed_once.touch()
-                raise RuntimeError("this feed task fails once")
-            yield row
-
-    sc_retries = sc.master.startswith("local-cluster")  # in local mode Spark tries no task again
-    with start(any_spark, read_all) as cluster:
-        cluster.train(sc.parallelize(range(1000), 10).mapPartitionsWithIndex(compute))
-    assert sorted(rows_of_nodes(cluster)) == [300, 300, 400]
-    assert failed_once.exists() == sc_retries
-
-
 def stop_at_once(args, ctx):
     """The first node reads no further; the others do."""
     feed = ctx.get_data_feed()

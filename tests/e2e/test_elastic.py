@@ -306,45 +306,6 @@ def test_it_shrinks_to_one_node_and_grows_back(growing, sessions, tmp_path, expe
     check_rows(tmp_path, expected.trained, BATCH, EPOCHS)
 
 
-def slow_after(directory: Path, update: int):
-    """A callback that tells of an update, and takes time for each step after it."""
-    import keras
-
-    class Slow(keras.callbacks.Callback):
-        chief_only = True
-
-        def on_train_batch_end(self, batch, logs=None):
-            if int(self.model.optimizer.iterations) >= update:
-                (directory / "trains").touch()
-                time.sleep(0.3)
-
-    return Slow()
-
-
-@pytest.mark.chaos
-def test_an_executor_that_leaves_ends_the_attempt_with_a_checkpoint(sessions, tmp_path, expected):
-    spark = sessions.get("local-cluster[3,1,1024]", spark_decommission_enabled="true")
-    context = spark.sparkContext._jsc.sc()
-
-    def decommission():
-        assert wait_until((tmp_path / "trains").exists, 120)
-        jvm = spark.sparkContext._jvm
-        info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("spot", jvm.scala.Option.empty())
-        context.schedulerBackend().decommissionExecutor("1", info, False, False)
-
-    fit = estimator(tmp_path, clusterSize=3, minClusterSize=1)
-    fit.setCallbacks([*stateful_callbacks(), slow_after(tmp_path, 8)])
-    leaving = threading.Thread(target=decommission)
-    leaving.start()
-    fitted = fit.fit(expected.frame(spark))
-    leaving.join()
-    first, *_, last = fitted.summary.attempts
-    assert (first["nodes"], last["ended"]) == (3, "")
-    assert "PreemptedError" in first["ended"]
-    assert (first["epoch"], first["step"]) > (1, 0)
-    expected.check(fitted.summary, weights_file(tmp_path))
-
-
 def count_to_six(args, ctx):
     """Count steps, each of which the chief saves; one worker is killed after the third."""
     import tensorflow as tf

@@ -94,14 +94,8 @@ class Run:
         self._done = threading.Event()
         self.lease = SHORT if case.fault == "stop supervisor" else LONG
         self.silence = SHORT if case.fault == "stop child" else LONG
-        self.spark = self.open_session()
-
-    def open_session(self) -> Any:
-        """Where the fit runs."""
-        conf = {LEASE.name: f"{self.lease}"}
-        if self.case.mode == "plain":
-            conf.update(PLAIN)
-        return (ConnectSpark if self.case.mode == "connect" else ProcessSpark)(conf, CONSTANTS)
+        conf = {LEASE.name: f"{self.lease}", **(PLAIN if case.mode == "plain" else {})}
+        self.spark: Any = (ConnectSpark if case.mode == "connect" else ProcessSpark)(conf, CONSTANTS)
 
     # The fit
 
@@ -252,14 +246,10 @@ class Run:
 
     def _of_fit(self) -> tuple[str, dict[str, bytes]]:
         """Which attempt succeeded, and the files of its model."""
-        (run_id,) = {report["run_id"] for report in self._reports()}
+        (run_id,) = {report["run_id"] for report in self.result.reports}
         assert [p.name for p in self.export_dir.parent.iterdir()] == ["export"]
         files = [p for p in self.export_dir.rglob("*") if p.is_file()]
         return run_id, {str(p.relative_to(self.export_dir)): p.read_bytes() for p in files}
-
-    def _reports(self) -> list[dict[str, Any]]:
-        reports: list[dict[str, Any]] = self.result.reports
-        return reports
 
     def _of_cluster(self) -> tuple[str, dict[str, bytes]]:
         (run_id,) = {report["run_id"] for report in self.result.summary["nodes"]}

@@ -216,7 +216,3 @@ class TestTensorFlow:
             assert process.output.read_text() == "10\n"
         first, second = (run(start, "change_tensorflow", environment=self.KERAS) for _ in range(2))
         assert first == second == "True float32 1\n"
-
-
-class TestKey:
-    """What processes agree in that share a server."""

@@ -1,97 +1,67 @@
-"""Calls whose answers are lost, late or doubled: no row, report or result is missing or counted twice."""
+"""Claims of partitions, and results whose answers are lost: nothing is missing or counted twice.
+
+Answers of all kinds that are lost, late or doubled are in ``ledger/test_ledger.py``, and in ``simulation/``.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
 import threading
-from collections import deque
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from conftest import wait_until
 from test_endpoint import Node
 
 from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
-from tfos_ml.agent.progress_link import ProgressLink
-from tfos_ml.agent.spark_task import PlainTask, TaskInfo
 from tfos_ml.common.local_files import FileWriter
-from tfos_ml.compat.reservation import Client
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver import partitions as driver_partitions
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.driver.partitions import Partitions, check_rows
+from tfos_ml.driver.partitions import Partitions
 from tfos_ml.protocol import control_client, results, transport
 from tfos_ml.protocol.cluster_template import make_template
-from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import (
     GRANTED,
     PENDING,
     TAKEN,
-    GetOutcome,
-    NodeProgress,
-    ReportGone,
-    ReportProgress,
     SendResults,
 )
 from tfos_ml.protocol.failure import NodeFailure, find_failure
-from tfos_ml.protocol.messages import Report
 
 DEADLINE = 60.0
-FAULTS = ["lost", "late", "doubled", "overtaken"]
-each_fault = pytest.mark.parametrize("fault", FAULTS)
 
 
 class FaultyServer(ControlServer):
-    """A server that lets calls take effect and then loses, delays or doubles them, as told for the next of each kind.
-
-    ``lost``: it takes effect, its answer does not come. ``late``: its answer comes after the caller has given up.
-    ``doubled``: it takes effect twice. ``overtaken``: it gets lost, and takes effect after the next call of any kind.
-    """
-
-    late_for = 0.6
+    """A server on which the next call of a kind takes effect, and its answer does not come."""
 
     def __init__(self, *args):
-        self._plan = {}
-        self._overtaken = deque()
-        self.counts = {}
+        self._loses = set()
+        self.counts = Counter()
         super().__init__("127.0.0.1", *args)
 
-    def plan(self, kind, *faults):
-        self._plan[kind] = deque(faults)
+    def lose(self, kind):
+        self._loses.add(kind)
 
     def do_action(self, context, action):
-        kind, body = action.type, action.body.to_pybytes()
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-
-        def take_effect():
-            return super(FaultyServer, self).do_action(context, flight.Action(kind, body))
-
-        return self._with_fault(kind, take_effect)
+        answer = super().do_action(context, action)
+        self._end(action.type)
+        return answer
 
     def do_put(self, context, descriptor, reader, writer):
-        self.counts["put"] = self.counts.get("put", 0) + 1
-        self._with_fault("put", lambda: super(FaultyServer, self).do_put(context, descriptor, reader, writer))
+        super().do_put(context, descriptor, reader, writer)
+        self._end("put")
 
-    def _with_fault(self, kind, take_effect):
-        plan = self._plan.get(kind)
-        fault = plan.popleft() if plan else None
-        if fault == "overtaken" and kind != "put":
-            self._overtaken.append(take_effect)
-            raise flight.FlightUnavailableError("lost on the way")
-        answer = take_effect()
-        while self._overtaken:
-            self._overtaken.popleft()()
-        if fault in ("lost", "overtaken"):
+    def _end(self, kind):
+        self.counts[kind] += 1
+        if kind in self._loses:
+            self._loses.remove(kind)
             raise flight.FlightUnavailableError("the answer is lost")
-        if fault == "doubled" and kind != "put":
-            take_effect()
-        if fault == "late":
-            threading.Event().wait(self.late_for)
-        return answer
 
 
 @pytest.fixture
@@ -107,47 +77,27 @@ def impatient(monkeypatch):
 def serve(impatient):
     servers = []
 
-    def serve(size=None):
-        """The server of a cluster of so many nodes, or of a fit."""
-        server = FaultyServer(make_template(1)) if size is None else FaultyServer(make_template(size), lambda: True)
-        servers.append(server)
-        return server
+    def serve(size):
+        """The server of a cluster of so many nodes."""
+        servers.append(FaultyServer(make_template(size), lambda: True))
+        return servers[-1]
 
     yield serve
     while servers:  # a server holds the models that came to it
         servers.pop().close()
 
 
-@pytest.fixture
-def connect():
-    clients = []
-
-    def connect(server):
-        clients.append(ControlClient(server.address))
-        return clients[-1]
-
-    yield connect
-    for client in clients:
-        client.close()
-
-
 # Feeding
 
 
-def feed(nodes, server, partitions, attempts=4, epochs=1):
-    """What Spark does: run each feed task, on one node after another until one attempt succeeds."""
-    fed = {}
-    for partition, elements in enumerate(partitions):
-        for attempt in range(attempts):
-            node = nodes[(partition + attempt) % len(nodes)]
-            location = FeedNode(0, "127.0.0.1", node.endpoint.location, "worker:0")
-            order = FeedSpec(1, "input", (location,), server.address, epochs, patience=DEADLINE)
-            try:
-                fed |= dict(feed_elements(order, partition, iter(elements)))
-                break
-            except NodeFailure:
-                assert attempt < attempts - 1
-    return fed
+def feed(nodes, server, elements):
+    """What Spark does: run a feed task on one node after the other until one attempt succeeds."""
+    for node in nodes * 2:
+        location = FeedNode(0, "127.0.0.1", node.endpoint.location, "worker:0")
+        order = FeedSpec(1, "input", (location,), server.address, 1, patience=DEADLINE)
+        with contextlib.suppress(NodeFailure):
+            return dict(feed_elements(order, 0, iter(elements)))
+    raise AssertionError("no attempt has succeeded")
 
 
 def rows_before_train_function(nodes):
@@ -168,26 +118,12 @@ def two_nodes(serve, tmp_path):
         node.close()
 
 
-PARTITIONS = [range(10), range(10, 20), range(20, 30), range(30, 40)]
-
-
-@each_fault
-@pytest.mark.parametrize("call", ["ClaimPartition", "CommitPartition"])
-def test_every_row_is_fed_once_whatever_becomes_of_an_answer(two_nodes, call, fault):
-    nodes, server = two_nodes
-    server.plan(call, fault, None, fault)
-    fed = feed(nodes, server, PARTITIONS)
-    assert rows_before_train_function(nodes) == list(range(40))
-    check_rows(fed, server.feeds.committed(1, 0))
-    assert sum(fed.values()) == 40
-
-
 def test_an_attempt_that_gets_no_grant_gives_up_its_claim_and_the_next_one_feeds(two_nodes):
     nodes, server = two_nodes
     nodes[0].claims._client._options = flight.FlightCallOptions(timeout=DEADLINE)  # however busy this machine is
     nodes[0].claims._patience = 0.0
-    server.plan("ClaimPartition", "lost")  # granted, but its node never hears of it
-    fed = feed(nodes, server, PARTITIONS[:1])
+    server.lose("ClaimPartition")  # granted, but its node never hears of it
+    fed = feed(nodes, server, range(10))
     assert (fed, rows_before_train_function(nodes)) == ({0: 10}, list(range(10)))
     assert nodes[0].chunks() == []
     assert server.counts["ReleasePartition"] == 1
@@ -231,63 +167,6 @@ class TestClaims:
             claims.commit(1, 0, "a", 10)
 
 
-# Progress
-
-
-@each_fault
-def test_every_report_is_taken_once_and_in_order(serve, fault):
-    server = serve()
-    server.plan("ReportProgress", fault, None, fault)
-    link = ProgressLink(ControlClient(server.address), 0, lambda: NodeProgress(rows=1), period=0.01)
-    link.start()
-    reported = [link.report(Report({"loss": 0.5}, None, i, 0.0, "worker:0")) for i in range(100)]
-    taken = []
-    assert wait_until(lambda: taken.extend(server.nodes.take_reports()) or len(taken) >= 100, DEADLINE)
-    link.close()
-    assert [*taken, *server.nodes.take_reports()] == reported
-    later = Report({"loss": 0.5}, None, 100, 0.0, "worker:0")
-    assert server.nodes.new(0, [*reported, later]) == [later]  # the node's result repeats them
-    assert server.nodes.progress() == {0: NodeProgress(rows=1)}
-    link.report_gone(succeeded=True)
-
-
-@each_fault
-def test_gone_failed_and_stop_are_heard_of(serve, connect, fault):
-    server = serve(1)
-    for kind in ("ReportGone", "ReportFailure", "RequestStop", "GetOutcome"):
-        server.plan(kind, fault)
-    client = connect(server)
-    placement = PlainTask(TaskInfo(0, "127.0.0.1", 1, {}), server.address, 1)
-    placement.report_failure("the first failure")
-    assert server.nodes.failure() == "the first failure"
-    assert client.call_reliably(GetOutcome(0), DEADLINE).failure == "the first failure"
-    Client(server.address).request_stop()
-    assert server.feeds.stop_requested
-    client.call(ReportProgress(0, 1, NodeProgress(), []))
-    client.call_reliably(ReportGone(0, False), DEADLINE)
-    assert server.nodes.wait_gone(0)
-
-
-@each_fault
-def test_nodes_gather_whatever_becomes_of_an_answer(serve, fault):
-    server = serve(2)
-    server.plan("GatherRound", None, fault, fault, None, fault)
-    gathered = {}
-
-    def node(rank):
-        placement = PlainTask(TaskInfo(rank, "127.0.0.1", 1, {}), server.address, 2)
-        gathered[rank] = [placement.allGather(f"{rank} in {number}") for number in range(6)]
-
-    threads = [threading.Thread(target=node, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-    expected = [[f"0 in {number}", f"1 in {number}"] for number in range(6)]
-    assert gathered == {0: expected, 1: expected}
-    assert server.all_gather.first() == {0: "0 in 0", 1: "1 in 0"}
-
-
 # Results
 
 
@@ -310,7 +189,7 @@ def test_results_that_come_twice_count_once_and_those_that_are_not_whole_never(s
     with pytest.raises(pa.ArrowInvalid, match="ended early"):
         deliver(server, parts, whole=False)
     assert not server.nodes.have_results([0], 0)
-    server.plan("put", "lost")
+    server.lose("put")
     with pytest.raises(flight.FlightUnavailableError):
         deliver(server, parts)
     deliver(server, parts)

@@ -1,4 +1,4 @@
-"""Executors that are killed in each phase of a fit, and a worker that is told to go."""
+"""A worker of Spark's that is told to go, with a node of a fit or without one."""
 
 from __future__ import annotations
 
@@ -6,56 +6,14 @@ import signal
 
 import pytest
 from conftest import wait_until
-from standalone import START_SECONDS, Standalone, command_of, kill
+from standalone import START_SECONDS, Standalone, command_of
 
 pytestmark = [pytest.mark.chaos]
 NODE = "tfos_ml.worker.main"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with Standalone(tmp_path_factory.mktemp("cluster")) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def driver(cluster):
-    return cluster.driver(
-        spark_shuffle_io_maxRetries=0, spark_reducer_maxReqsInFlight=1, spark_reducer_maxSizeInFlight="1b"
-    )
-
-
-@pytest.fixture(scope="module")
-def undisturbed(driver, tmp_path_factory):
-    outcome = driver.run("keras", 3 * START_SECONDS, directory=str(tmp_path_factory.mktemp("undisturbed")))
-    assert outcome.result, outcome
-    return outcome.result
-
-
-def kill_executor(worker) -> None:
-    (executor,) = worker.executors()
-    kill(executor)
-
-
 def has_node(worker) -> bool:
     return any(NODE in command_of(process) for process in worker.pythons())
-
-
-@pytest.mark.parametrize("phase", ["feed", "epoch", "end"])
-def test_an_executor_killed_in_any_phase_is_restarted_to_the_same_history(
-    cluster, driver, undisturbed, tmp_path, phase
-):
-    driver.begin("keras", directory=str(tmp_path), phase=phase, maxRestarts=1)
-    if phase == "feed":
-        assert wait_until(lambda: any(map(has_node, cluster.workers)), START_SECONDS)
-    else:
-        assert wait_until(lambda: list(tmp_path.glob("paused-*.json")), START_SECONDS), driver.log()[-3000:]
-    kill_executor(next(filter(has_node, cluster.workers)))
-    (tmp_path / "go").touch()
-    outcome = driver.outcome(3 * START_SECONDS)
-    assert outcome.result["history"] == undisturbed["history"], outcome
-    assert (tmp_path / "model" / "saved_model.pb").exists()
-    assert not list(tmp_path.glob("model.partial*"))
 
 
 def decommission(worker) -> None:
@@ -83,7 +41,7 @@ def spot_driver(cluster, executors):
 
 def begin_slow_fit(driver, directory, **params):
     """Begin a fit of two nodes, which trains now."""
-    driver.begin("keras", directory=str(directory), phase="steps", **params)
+    driver.begin("keras", directory=str(directory), is_slow=True, **params)
     assert wait_until((directory / "trains").exists, 3 * START_SECONDS), driver.log()[-3000:]
 
 
