@@ -106,13 +106,13 @@ def build(name: str, size: int, notes: str) -> keras.Model:
     """A compiled model, of so many blocks or rows; from now on this process counts what it sends to other workers."""
     from tfos_ml.keras.collectives.links import Link
 
-    begin = Link.begin
+    send = Link.send
 
-    def counting(self: Link, sent: memoryview, received: memoryview) -> None:
-        Notes.sent += len(sent)
-        begin(self, sent, received)
+    def counting(self: Link, message: memoryview) -> None:
+        Notes.sent += len(message)
+        send(self, message)
 
-    Link.begin = counting  # type: ignore[method-assign]
+    Link.send = counting  # type: ignore[method-assign]
     note(notes, "build")
     keras.utils.set_random_seed(1)
     model = MODELS[name](size)

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from ports import free_ports
 
+from tfos_ml.keras.collectives.segmented_sum import SEGMENT_BYTES
 from tfos_ml.keras.collectives.sockets import WHOLE_BYTES, PeerAllReduce, PeerLostError, SilentWorkerError
 
 SECRET = b"of these tests"
 DEADLINE = 60.0
 LARGE = WHOLE_BYTES // 4 + 1001  # float32 numbers, which no number of workers divides
+SEGMENTS = SEGMENT_BYTES // 4 * 5 + 1001
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def shares(size, count, dtype):
     return (values * 10.0 ** np.arange(size)[:, None]).astype(dtype)
 
 
-@pytest.mark.parametrize("count", [0, 1, LARGE])
+@pytest.mark.parametrize("count", [0, 1, LARGE, SEGMENTS])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):

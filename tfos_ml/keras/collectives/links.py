@@ -16,6 +16,7 @@ import selectors
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -40,7 +41,10 @@ class AlteredMessageError(OSError):
 
 
 class Link:
-    """A connection with another worker; sends and receives at the same time, one message in each direction."""
+    """A connection with another worker. Messages go both ways at the same time; in each direction, one after another.
+
+    Both sides know the size of each message, and that they send as many as the other receives.
+    """
 
     def __init__(self, connection: socket.socket, keys: Keys, encrypts: bool):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -49,57 +53,69 @@ class Link:
         self.connection = connection
         self._ours, self._theirs = map(AESGCM, keys)
         self._encrypts = encrypts
-        self._messages = 0
-        self._sent: list[memoryview] = []
-        self._missing: list[memoryview] = []
-        self._sealed: list[tuple[memoryview, bytearray]] = []  # pieces, each with its tag (encrypted: and content)
+        self._sealed, self._opened = 0, 0  # messages so far
+        self._to_send: list[memoryview] = []
+        self._expected: deque[memoryview] = deque()  # where messages will be
+        self._pieces: list[tuple[memoryview, bytearray]] = []  # of the first, with tags (encrypted: and content)
+        self._missing: list[memoryview] = []  # of the first
 
-    def begin(self, sent: memoryview, received: memoryview) -> None:
-        """Begin to send one message and to receive another; :meth:`progress` continues. Do not change the buffers."""
-        self._messages += 1
-        self._sent, self._missing, self._sealed = [], [], []
-        for number, piece in enumerate(_pieces(sent)):
-            nonce = _NONCE.pack(self._messages, number)
+    def send(self, message: memoryview) -> None:
+        """Send a message after those before it, with :meth:`progress`; do not change it until then."""
+        self._sealed += 1
+        for number, piece in enumerate(_pieces(message)):
+            nonce = _NONCE.pack(self._sealed, number)
             if self._encrypts:
-                self._sent.append(memoryview(self._ours.encrypt(nonce, piece, None)))
+                self._to_send.append(memoryview(self._ours.encrypt(nonce, piece, None)))
             else:
-                self._sent += [piece, memoryview(self._ours.encrypt(nonce, b"", piece))]
-        for piece in _pieces(received):
-            sealed = bytearray(_TAG_BYTES + (len(piece) if self._encrypts else 0))
-            self._sealed.append((piece, sealed))
-            self._missing += [memoryview(sealed)] if self._encrypts else [piece, memoryview(sealed)]
+                self._to_send += [piece, memoryview(self._ours.encrypt(nonce, b"", piece))]
 
-    def progress(self) -> bool:
-        """Send and receive without waiting; returns whether something is left. Raises ``OSError``."""
+    def receive(self, message: memoryview) -> None:
+        """Receive a message of this size after those before it, with :meth:`progress`."""
+        self._expected.append(message)
+
+    def progress(self) -> int:
+        """Send and receive without waiting; returns how many messages have come. Raises ``OSError``."""
         with contextlib.suppress(BlockingIOError):
-            while self._sent:
-                self._sent = _after(self._sent, self.connection.sendmsg(self._sent))
+            while self._to_send:
+                self._to_send = _after(self._to_send, self.connection.sendmsg(self._to_send))
+        came = 0
         with contextlib.suppress(BlockingIOError):
-            while self._missing:
-                count = self.connection.recvmsg_into(self._missing)[0]
-                if not count:
-                    raise ConnectionError("end of the stream")
-                self._missing = _after(self._missing, count)
-        if not self._missing and self._sealed:
-            self._open()
-        return bool(self._sent or self._missing)
+            while self._expected:
+                self._receive_first()
+                came += 1
+        return came
+
+    def _receive_first(self) -> None:
+        if not self._pieces:
+            for piece in _pieces(self._expected[0]):
+                sealed = bytearray(_TAG_BYTES + (len(piece) if self._encrypts else 0))
+                self._pieces.append((piece, sealed))
+                self._missing += [memoryview(sealed)] if self._encrypts else [piece, memoryview(sealed)]
+        while self._missing:
+            count = self.connection.recvmsg_into(self._missing)[0]
+            if not count:
+                raise ConnectionError("end of the stream")
+            self._missing = _after(self._missing, count)
+        self._open()
+        self._expected.popleft()
 
     @property
     def events(self) -> int:
-        """What to wait for."""
-        return (selectors.EVENT_WRITE if self._sent else 0) | (selectors.EVENT_READ if self._missing else 0)
+        """What to wait for; 0 if nothing is left to send or to receive."""
+        return (selectors.EVENT_WRITE if self._to_send else 0) | (selectors.EVENT_READ if self._expected else 0)
 
     def _open(self) -> None:
+        self._opened += 1
         try:
-            for number, (piece, sealed) in enumerate(self._sealed):
-                nonce = _NONCE.pack(self._messages, number)
+            for number, (piece, sealed) in enumerate(self._pieces):
+                nonce = _NONCE.pack(self._opened, number)
                 if self._encrypts:
                     piece[:] = self._theirs.decrypt(nonce, sealed, None)
                 else:
                     self._theirs.decrypt(nonce, sealed, piece)
         except InvalidTag:
             raise AlteredMessageError("it was altered on its way") from None
-        self._sealed = []
+        self._pieces = []
 
 
 def _pieces(buffer: memoryview) -> list[memoryview]:

@@ -4,8 +4,8 @@ TensorFlow's own operation passes a small tensor through several threads and rem
 9 ms, as long as the rest of a small model's step, where sockets need 0.5 ms (``benchmarks/all_reduce.py``). Here every
 worker sends its share to all others and adds up the shares that it receives. Small arrays are sent whole, in one
 exchange. Of a large array, each worker sums a part, and sends that sum to the others (Rabenseifner, "Optimization of
-Collective Reduction Operations", ICCS 2004). Shares are added in the order of ranks, so that all workers, and all runs,
-get the same bits.
+Collective Reduction Operations", ICCS 2004). It is cut into segments, so that the wire is busy while a worker adds up.
+Shares are added in the order of ranks, so that all workers, and all runs, get the same bits.
 
 Only the workers can send or change anything on these connections (:mod:`tfos_ml.keras.collectives.links`).
 """
@@ -13,6 +13,8 @@ Only the workers can send or change anything on these connections (:mod:`tfos_ml
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import selectors
 import threading
 import time
@@ -24,7 +26,9 @@ import numpy as np
 from tfos_ml.common.limits import AWAKE_SECONDS
 from tfos_ml.data.schema import Array
 from tfos_ml.keras.collectives import links as connections
+from tfos_ml.keras.collectives import segmented_sum
 from tfos_ml.keras.collectives.links import Link
+from tfos_ml.keras.collectives.segmented_sum import SegmentedSum, as_bytes, combined
 
 Buffers = Mapping[int, memoryview]  # by rank of the other worker
 
@@ -52,7 +56,7 @@ class PeerAllReduce:
         self.rank = rank
         self.size = len(links) + 1
         self.failure: PeerLostError | None = None  # the first; all calls after it fail
-        self._links = dict(links)
+        self._links = dict(sorted(links.items()))
         self._timeout = timeout
         self._lock = threading.Lock()
         self._received = np.empty(0, np.uint8)
@@ -84,9 +88,9 @@ class PeerAllReduce:
         combine = OPERATIONS[operation]
         flat = np.ascontiguousarray(values).reshape(-1)
         with self._call():
-            if flat.nbytes * (self.size - 1) <= WHOLE_BYTES:
-                return self._reduce(flat, flat, combine).reshape(values.shape)
-            return self._reduce_by_parts(flat, combine).reshape(values.shape)
+            is_small = flat.nbytes * (self.size - 1) <= WHOLE_BYTES
+            reduce = self._reduce if is_small else self._reduce_by_segments
+            return reduce(flat, combine).reshape(values.shape)
 
     def all_gather(self, arrays: Sequence[Array]) -> list[Array]:
         """The bytes of the arrays of each worker, which the next call overwrites; workers may send different numbers.
@@ -103,8 +107,8 @@ class PeerAllReduce:
                 if _LENGTH_BYTES + length <= len(own):
                     np.concatenate(parts, out=own[_LENGTH_BYTES : _LENGTH_BYTES + length])
                 self._exchange(
-                    dict.fromkeys(self._links, _bytes(own)),
-                    {other: _bytes(self._messages[other]) for other in self._links},
+                    dict.fromkeys(self._links, as_bytes(own)),
+                    {other: as_bytes(self._messages[other]) for other in self._links},
                 )
                 ends = _LENGTH_BYTES + self._messages[:, :_LENGTH_BYTES].copy().view(np.int64)[:, 0]
                 if ends.max() <= len(own):
@@ -124,74 +128,65 @@ class PeerAllReduce:
                 self.failure = error
                 raise
 
-    def _reduce(self, flat: Array, own: Array, combine: Callable[..., Any]) -> Array:
-        """`own` combined with the arrays that all others send, while `flat` is sent to each of them."""
-        received = self._buffers(own)
-        sent = dict.fromkeys(self._links, _bytes(flat))
-        self._exchange(sent, {other: _bytes(array) for other, array in received.items()})
-        return self._combine(own, received, combine)
-
-    def _reduce_by_parts(self, flat: Array, combine: Callable[..., Any]) -> Array:
-        parts = np.array_split(flat, self.size)
-        received = self._buffers(parts[self.rank])
+    def _reduce(self, flat: Array, combine: Callable[..., Any]) -> Array:
+        """`flat` combined with the arrays that all others send, while `flat` is sent to each of them."""
+        received = self._buffers((len(self._links), len(flat)), flat.dtype)
         self._exchange(
-            {other: _bytes(parts[other]) for other in self._links},
-            {other: _bytes(array) for other, array in received.items()},
+            dict.fromkeys(self._links, as_bytes(flat)),
+            {other: as_bytes(array) for other, array in zip(self._links, received, strict=True)},
         )
-        own = self._combine(parts[self.rank], received, combine)
-        return self._gather(own, [len(part) for part in parts])
+        shares = [*received[: self.rank], flat, *received[self.rank :]]
+        return combined(shares, np.empty_like(flat), combine)
 
-    def _combine(self, own: Array, received: Mapping[int, Array], combine: Callable[..., Any]) -> Array:
-        shares = [own if rank == self.rank else received[rank] for rank in range(self.size)]
-        result: Array = combine(shares[0], shares[1])
-        for share in shares[2:]:
-            combine(result, share, out=result)
-        return result
+    def _reduce_by_segments(self, flat: Array, combine: Callable[..., Any]) -> Array:
+        shape = segmented_sum.buffers_shape(flat, self.size)
+        total = SegmentedSum(self.rank, self._links, flat, combine, self._buffers(shape, flat.dtype))
+        self._run(total.came)
+        return total.result
 
-    def _gather(self, own: Array, lengths: Sequence[int]) -> Array:
-        result = np.empty((sum(lengths), *own.shape[1:]), own.dtype)
-        places = np.split(result, np.cumsum(lengths)[:-1])
-        places[self.rank][:] = own
-        self._exchange(
-            dict.fromkeys(self._links, _bytes(own)),
-            {other: _bytes(places[other]) for other in self._links},
-        )
-        return result
-
-    def _buffers(self, like: Array) -> dict[int, Array]:
-        """An array of the same length for each other worker, in memory that is reused."""
-        needed = like.nbytes * len(self._links)
+    def _buffers(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array for what others send, in memory that is reused."""
+        needed = math.prod(shape) * np.dtype(dtype).itemsize
         if needed > self._received.nbytes:
             self._received = np.empty(needed, np.uint8)
-        arrays = self._received[:needed].view(like.dtype).reshape(len(self._links), -1)
-        return dict(zip(self._links, arrays, strict=True))
+        return self._received[:needed].view(dtype).reshape(shape)
 
     def _exchange(self, sent: Buffers, received: Buffers) -> None:
-        """Send and receive at the same time: if two workers only sent, they would wait for each other."""
-        began = time.monotonic()
-        # Without polling, two workers on two cores trained a small network at 7.6k instead of 8.2k rows/s.
-        awake, deadline = began + AWAKE_SECONDS, began + self._timeout
+        """Send a message to each other worker, and receive one from each."""
+        for other, link in self._links.items():
+            link.send(sent[other])
+            link.receive(received[other])
+        self._run(lambda other: False)
+
+    def _run(self, came: Callable[[int], bool]) -> None:
+        """Send and receive all messages, at the same time: if two workers only sent, they would wait for each other.
+
+        `came` is called with the rank of the worker whose message has come; it returns whether it has added messages.
+        """
+        awake = time.monotonic() + AWAKE_SECONDS
+        deadline = time.monotonic() + self._timeout
+        to_try = set(self._links)
         with selectors.DefaultSelector() as selector:
-            for other, link in self._links.items():
-                link.begin(sent[other], received[other])
-                if self._progress(other):
-                    selector.register(link.connection, link.events, other)
-            while selector.get_map():
-                now = time.monotonic()
-                ready = selector.select(0 if now < awake else max(0.0, deadline - now))
-                if not ready and now >= awake:
+            while True:
+                while to_try:
+                    other = to_try.pop()
+                    for _ in range(self._progress(other)):
+                        if came(other):
+                            to_try.update(self._links)
+                    _watch(selector, self._links[other], other)
+                if not selector.get_map():
+                    return
+                to_try = {key.data for key, _ in selector.select(_patience(awake, deadline))}
+                if to_try:
+                    deadline = time.monotonic() + self._timeout
+                elif time.monotonic() >= deadline:
                     silent = min(key.data for key in selector.get_map().values())
                     raise SilentWorkerError(
                         f"worker {silent} has sent nothing for feedTimeout={self._timeout:g} s. It hangs, or a step or "
                         "a callback takes longer there: then raise feedTimeout"
                     )
-                for key, _ in ready:
-                    if self._progress(key.data):
-                        selector.modify(key.fileobj, self._links[key.data].events, key.data)
-                    else:
-                        selector.unregister(key.fileobj)
 
-    def _progress(self, other: int) -> bool:
+    def _progress(self, other: int) -> int:
         try:
             return self._links[other].progress()
         except connections.AlteredMessageError as error:
@@ -200,6 +195,22 @@ class PeerAllReduce:
             raise PeerLostError(f"worker {other} has ended ({error})") from None
 
 
-def _bytes(array: Array) -> memoryview:
-    plain: Any = array.view(np.uint8).reshape(-1)
-    return memoryview(plain)
+def _watch(selector: selectors.BaseSelector, link: Link, other: int) -> None:
+    """Wait for what a link waits for now."""
+    known = selector.get_map().get(link.connection)
+    if known is None:
+        if link.events:
+            selector.register(link.connection, link.events, other)
+    elif not link.events:
+        selector.unregister(link.connection)
+    elif known.events != link.events:
+        selector.modify(link.connection, link.events, other)
+
+
+def _patience(awake: float, deadline: float) -> float:
+    """Seconds to wait for bytes; first none, since sleeping costs a small network a tenth of its speed."""
+    now = time.monotonic()
+    if now < awake:
+        os.sched_yield()  # to a worker on the same core
+        return 0.0
+    return max(0.0, deadline - now)
