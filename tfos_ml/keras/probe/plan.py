@@ -9,7 +9,6 @@ Afterwards the model is as before.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,24 +22,19 @@ from tfos_ml.keras.probe.gradients import differ, distances, norm, sketch
 from tfos_ml.keras.probe.known_layers import draws_by_batch, is_row_by_row, refuse_float8
 from tfos_ml.keras.probe.one_step import (
     ALL,
-    FIRST,
     SECOND,
     Outcome,
-    SharesOfGroup,
+    StepTrials,
     Try,
     restoring,
-    tried_rows,
 )
 from tfos_ml.keras.probe.varied_rows import gather_varied_rows
 from tfos_ml.keras.step.batch_normalization import is_batch_normalization
-from tfos_ml.keras.step.data_parallel import DataParallel
 from tfos_ml.keras.step.losses import OUTPUT_LOSS
-from tfos_ml.keras.step.metrics import leaf_metrics, numbers
-from tfos_ml.keras.step.optimizers import intercepted
+from tfos_ml.keras.step.metrics import leaf_metrics
 from tfos_ml.keras.step.reduction_plan import PassReductions, ReductionPlan
-from tfos_ml.keras.step.variables import metric_variables, value_of
+from tfos_ml.keras.step.variables import metric_variables
 from tfos_ml.protocol.codec import decode, encode
-from tfos_ml.worker.global_batches import Step
 
 if TYPE_CHECKING:
     from tfos_ml.keras.collectives.group import WorkerGroup
@@ -50,7 +44,6 @@ if TYPE_CHECKING:
 ROWS = 8
 _TOLERANCE = 1e-3
 _HALF_TOLERANCE = 5e-2  # of models that compute in 16 bits
-_LATE = 999_999  # steps: beyond warm-ups; and what happens after every 10, 100 or 1,000 steps happens in the next one
 _DRAWS = (
     "A training step draws random numbers that differ between workers: two steps on the same rows differed. Several "
     "workers do not train exactly what one does. Use keras.random with a keras.random.SeedGenerator of the layer."
@@ -118,42 +111,35 @@ def _try(variables: TrainingVariables, element: Any, tests: bool, trains: bool =
 
 
 class _Probe:
-    """Runs the step on all rows and on each share, and compares."""
+    """Compares the step on all rows with that on each share."""
 
     def __init__(self, variables: TrainingVariables, element: Any, rows: int):
-        self._trained, self._model, self._rows = variables, variables.model, rows
+        self._model, self._rows = variables.model, rows
+        self._trials = StepTrials(variables, element, rows)
+        self._weights = self._trials.weights
+        self._of_model = len(self._model.variables)
         self._is_uncertain = False  # if so, the nearest rule is taken
-        first = math.ceil(rows * 5 / 8) if rows > 2 else 1
-        bounds = ((0, rows), (0, first), (first, rows))
-        self._parts = [tf.nest.map_structure(lambda t, a=a, b=b: t[a:b], element) for a, b in bounds]
-        self._steps = [Step(*map(tf.constant, (np.int64(0), np.int64(rows), np.arange(a, b)))) for a, b in bounds]
-        self._weights = (first / rows, 1 - first / rows)
         is_half = any("16" in layer.compute_dtype for layer in privates.all_layers(self._model))
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
-        self._of_model = len(self._model.variables)
-        self._iterations = variables.scalars
-        self._variables = variables.of_program
-        self._all = [*self._variables, *self._iterations, privates.global_seed_state()]
-        self._start = [tf.convert_to_tensor(v) for v in self._all]
 
     def plan(self, tests: bool) -> ReductionPlan:
-        tries = self._tries(ReductionPlan())
+        tries = self._trials.tries(ReductionPlan())
         whole = tries[0][ALL]
         draws = False
         if len(tries) > 1:  # else two steps were alike
-            (again,) = self._run(ReductionPlan(), parts=(ALL,))
+            (again,) = self._trials.run(ReductionPlan(), parts=(ALL,))
             draws = self._is_uncertain = differ(whole.gradients, again.gradients)
         plan = self._of_terms(tries)
         of_outputs = {n for n in whole.terms if n.startswith(OUTPUT_LOSS) and n not in plan.sums}
         if plan.sums or plan.together:
-            tries = self._tries(plan)
+            tries = self._trials.tries(plan)
         try:
             gradient_is_sum = self._gradient_is_sum(tries)
         except ModelError:  # a loss may be nearly a mean, and its gradient far from it
             if of_outputs <= set(plan.together):
                 raise
             plan = replace(plan, together=tuple(sorted(of_outputs)))
-            tries = self._tries(plan)
+            tries = self._trials.tries(plan)
             gradient_is_sum = self._gradient_is_sum(tries)
         assigned, notices = self._assigned(tries)
         return replace(
@@ -163,15 +149,15 @@ class _Probe:
             gradient_is_sum=gradient_is_sum,
             whole_slices=tuple(self._whole_slices(tries[0])),
             train=self._of_pass(tries[0]),
-            test=self._of_pass(self._run(plan, "test_step")) if tests else PassReductions(),
+            test=self._of_pass(self._trials.run(plan, "test_step")) if tests else PassReductions(),
         )
 
     def plan_of_test(self) -> ReductionPlan:
         """The plan of a pass that tests the model, whatever its training does."""
-        tried = self._run(ReductionPlan(), "test_step")
+        tried = self._trials.run(ReductionPlan(), "test_step")
         plan = self._of_terms([tried])
         if plan.sums or plan.together:
-            tried = self._run(plan, "test_step")
+            tried = self._trials.run(plan, "test_step")
         return replace(plan, test=self._of_pass(tried))
 
     def _of_terms(self, tries: Sequence[Try]) -> ReductionPlan:
@@ -180,70 +166,6 @@ class _Probe:
         return ReductionPlan(
             sums=tuple(name for name, kind in kinds.items() if kind == "sum"),
             together=tuple(sorted(n for n, kind in kinds.items() if n.startswith(OUTPUT_LOSS) and not kind)),
-        )
-
-    def _tries(self, plan: ReductionPlan) -> list[Try]:
-        """The outcomes of the first step, and of one as if many had been done, unless that does the same."""
-        early = self._run(plan)
-        start = self._start
-        self._start = [self._later(i, early[ALL]) for i in range(len(self._all))]
-        try:
-            (late,) = self._run(plan, parts=(ALL,))
-            return [early] if late.is_like(early[ALL]) else [early, self._run(plan)]
-        except Exception:  # a number that only seems to count steps
-            return [early, early]
-        finally:
-            self._start = start
-
-    def _later(self, place: int, early: Outcome) -> Any:
-        """The value that a variable may have after many steps: a number of steps, or the weight of a loss."""
-        start = self._start[place]
-        if start.shape.rank or place == len(self._all) - 1:
-            return start
-        value = np.asarray(start)
-        is_of_optimizer = place >= len(self._variables)
-        if value.dtype.kind in "iu":
-            counts = is_of_optimizer or early.state.get(place) == value + 1
-            return value.dtype.type(min(_LATE, np.iinfo(value.dtype).max)) if counts else value
-        is_zero_weight = not is_of_optimizer and value == 0 and place not in early.state
-        return np.ones_like(value) if is_zero_weight and value.dtype.kind == "f" else value
-
-    def _run(self, plan: ReductionPlan, step: str = "train_step", parts: Sequence[int] = (ALL, FIRST, SECOND)) -> Try:
-        """The outcomes for all rows, and for both shares."""
-        shares = SharesOfGroup()
-        with intercepted(lambda *update: None):
-            parallel = DataParallel(
-                self._trained,
-                shares,  # type: ignore[arg-type]
-                plan,
-                stand_in=lambda trains: None,
-                rows_of=tried_rows(),
-            )
-            try:
-                return [self._step(parallel, shares, step, part) for part in parts]
-            finally:
-                parallel.close()
-
-    def _begin(self) -> None:
-        """Give all variables the values that every step begins with."""
-        for variable, value in zip(self._all, self._start, strict=True):
-            variable.assign(value)
-        self._model.reset_metrics()
-
-    def _step(self, parallel: DataParallel, shares: SharesOfGroup, step: str, part: int) -> Outcome:
-        self._begin()
-        shares.begin(part)
-        logs = getattr(self._model, step)((self._parts[part], self._steps[part]))
-        assert parallel.terms is not None
-        return Outcome(
-            {name: np.asarray(value, np.float64) for name, value in parallel.terms.values.items()},
-            [np.asarray(v, np.float64) for v in metric_variables(self._model)],
-            {i: sketch(v) for i, v in enumerate(map(value_of, self._variables)) if _is_other(v, self._start[i])},
-            numbers(logs or {}),
-            numbers(self._model.get_metrics_result()),
-            parallel.drawn,
-            parallel.updated,
-            shares.gradients,
         )
 
     def _kind_of_term(self, name: str, tries: Sequence[Try]) -> str:
@@ -333,11 +255,11 @@ class _Probe:
         known |= {id(v) for v in metric_variables(self._model)}
         assigned: list[int] = []
         means, own, weights = list[str](), list[str](), list[str]()
-        for i, variable in enumerate(self._variables):
+        for i, variable in enumerate(self._trials.variables):
             written = [tried for tried in tries if i in tried[ALL].state]
             if id(variable) in known or not written:
                 continue
-            values = [[o.state.get(i, sketch(np.asarray(self._start[i]))) for o in tried] for tried in written]
+            values = [[o.state.get(i, sketch(np.asarray(self._trials.start[i]))) for o in tried] for tried in written]
             is_float, of_keras = "float" in str(variable.dtype), i < self._of_model
             is_same = all(np.array_equal(whole, part) for whole, *parts in values for part in parts)
             is_mean = is_float and all(self._kind(*three) == "mean" for three in values)
@@ -352,10 +274,6 @@ class _Probe:
         wrong = {"the mean of their values, weighted by rows, is used": means, "each keeps those of its own rows": own}
         what = "A training step assigns {}, and several workers do not assign the same as one would: {}."
         return assigned, [what.format(n, how) for how, n in wrong.items() if n and not self._is_uncertain]
-
-
-def _is_other(value: Any, start: Any) -> bool:
-    return not np.array_equal(value, start)
 
 
 def _statistics(layer: Any) -> list[Any]:
