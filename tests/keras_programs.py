@@ -37,12 +37,6 @@ def unlabeled_images():
     return {"x": random.rand(41, 16).astype("f"), "y": None, "w": None, "val": None, "batch": 8}
 
 
-def rare_class():
-    """Labels of two classes; the weights of classes are for training rows only."""
-    data = numbers()
-    return {**data, "y": (data["y"] > 1.5).astype("f"), "class_weight": {0: 1.0, 1: 20.0}}
-
-
 def small(optimizer=None, loss="mse", width=4, model_class=None, outputs=1, **compiled):
     import keras
 
@@ -457,12 +451,6 @@ def loss_by_positives():
     return small(loss=of_positives)
 
 
-def of_logits():
-    import keras
-
-    return small(loss=keras.losses.BinaryCrossentropy(from_logits=True))
-
-
 def evaluating_within():
     """Callbacks that evaluate and predict within an epoch: Keras's metrics go on from those of the evaluation."""
     import keras
@@ -663,7 +651,6 @@ PROGRAMS = {
     "loss_by_tokens": (padded_tokens, loss_by_tokens),
     "loss_by_positives": (rare_positives, loss_by_positives),
     "two_rows": (two_rows, loss_by_positives),
-    "class_weights": (rare_class, of_logits),
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
     "rate_by_lambda": (lambda: {**numbers(), "callbacks": rate_by_lambda}, small),
     "counted_steps": (rare_rows, counted_steps),

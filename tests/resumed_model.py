@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,25 +68,35 @@ def stateful_callbacks(epochs: int = EPOCHS) -> list[Any]:
 
 
 class Expected:
-    """The rows, and the weights and history of plain Keras."""
+    """The rows, and the weights and history of plain Keras, which trains when it is asked for them."""
 
     def __init__(self, epochs: int = EPOCHS, steps_per_execution: int = 1):
         random = np.random.RandomState(4)
         self.x = random.randn(ROWS, 5).astype("f")
         self.y = (self.x @ random.randn(5)).astype("f")
         self.held = np.arange(ROWS) % 9 == 0
-        model = network(steps_per_execution)
-        self.history = model.fit(
+        self._epochs, self._steps_per_execution = epochs, steps_per_execution
+
+    @cached_property
+    def _ended(self) -> tuple[dict[str, list[float]], list[Any]]:
+        """History and weights."""
+        model = network(self._steps_per_execution)
+        history = model.fit(
             self.trained,
             self.y[~self.held],
             validation_data=(self.x[self.held], self.y[self.held]),
-            epochs=epochs,
+            epochs=self._epochs,
             batch_size=BATCH,
             shuffle=False,
             verbose=0,
-            callbacks=stateful_callbacks(epochs),
+            callbacks=stateful_callbacks(self._epochs),
         ).history
-        self.weights = model.get_weights()
+        return history, model.get_weights()
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """That of plain Keras."""
+        return self._ended[0]
 
     @property
     def trained(self) -> Any:
@@ -109,5 +120,5 @@ class Expected:
         """Compare the weights in a file with those of plain Keras."""
         ended = network()
         ended.load_weights(weights_file)
-        for own, expected in zip(ended.get_weights(), self.weights, strict=True):
+        for own, expected in zip(ended.get_weights(), self._ended[1], strict=True):
             np.testing.assert_allclose(own, expected, atol=1e-5)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -196,65 +193,6 @@ def test_model_checkpoint_on_the_chief_is_plain_keras(spark, keras, tmp_path):
     rows = regression_rows()
     expected = saved.predict(np.stack(rows.features).astype("f"), verbose=0)[:, 0]
     np.testing.assert_allclose(predictions(fitted, as_frame(spark, rows)), expected, atol=1e-5)
-
-
-class DiesOnce:
-    """Kills one worker at the begin of an epoch, in the first attempt only."""
-
-    @staticmethod
-    def callback(path, epoch):
-        import keras
-
-        class Kill(keras.callbacks.Callback):
-            def on_epoch_begin(self, number, logs=None):
-                mine = json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1
-                if mine and number == epoch and not os.path.exists(path):
-                    open(path, "w").close()
-                    os.kill(os.getpid(), 9)
-
-        return Kill()
-
-
-def stochastic_model():
-    """Dropout, momentum, a learning rate that a callback changes: all that a checkpoint must hold."""
-    import keras
-
-    keras.utils.set_random_seed(7)
-    model = keras.Sequential(
-        [keras.layers.Input((13,)), keras.layers.Dense(8), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
-    )
-    model.compile(keras.optimizers.SGD(0.02, momentum=0.9), "mse")
-    return model
-
-
-def reducing():
-    import keras
-
-    return keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1.0, cooldown=0)
-
-
-RESUMED = {"clusterSize": 2, "seed": 5, "shuffle": True}
-
-
-def fit_undisturbed(df):
-    return estimator(stochastic_model, epochs=6, callbacks=[reducing()], **RESUMED).fit(df)
-
-
-@pytest.mark.chaos  # test_elastic.py kills three
-@pytest.mark.filterwarnings("ignore:Training on several workers")
-def test_a_killed_and_resumed_run_ends_like_an_undisturbed_one(spark, tmp_path):
-    df = as_frame(spark, regression_rows()).coalesce(1)
-    quiet = fit_undisturbed(df)
-    kill = DiesOnce.callback(str(tmp_path / "killed"), epoch=2)
-    directory = tmp_path / "model"
-    job = estimator(
-        stochastic_model, epochs=6, callbacks=[reducing(), kill], modelDir=str(directory), maxRestarts=1, **RESUMED
-    )
-    resumed = job.fit(df)
-    assert (tmp_path / "killed").exists()
-    np.testing.assert_array_equal(predictions(resumed, df), predictions(quiet, df))
-    assert resumed.summary.history == quiet.summary.history
-    assert len(list((directory / "tfos_ml").glob("epoch-*"))) == 2
 
 
 def text_model():

@@ -1,4 +1,7 @@
-"""A training that goes on from a checkpoint ends like one that was not interrupted, whatever its steps change."""
+"""A training that goes on from a checkpoint ends like one that was not interrupted, whatever its steps change.
+
+Its rows are shuffled, so that it goes on with those of that epoch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def trained(program, directory: Path, epochs, model_dir=None):
     """The weights after some epochs, from the last checkpoint if there is one."""
     make_data, make = program
     data = {**make_data(), "epochs": epochs}
-    ctx = worker_context(data, 0, 1, False, spool.SpoolDirectories(directory, directory))
+    ctx = worker_context(data, 0, 1, True, spool.SpoolDirectories(directory, directory))
     ctx.checkpoint_dir = model_dir and str(model_dir)
     ctx.is_preempted = ctx._node.should_save = lambda: False
     task = KerasFit(
