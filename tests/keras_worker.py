@@ -285,7 +285,6 @@ def evaluated(task, ctx, group):
 
 def main(arguments):
     from tfos_ml.data import spool
-    from tfos_ml.inference.prediction import PredictionSpec
     from tfos_ml.keras.collectives.group import WorkerGroup
     from tfos_ml.keras.model.inspection import describe
     from tfos_ml.keras.model.source import ModelSource
@@ -314,7 +313,6 @@ def main(arguments):
             task = KerasFit(
                 source,
                 describe(model),
-                PredictionSpec(),
                 callbacks=data.get("callbacks", list)(),
                 class_weight={} if evaluates else data.get("class_weight", {}),
                 has_local_statistics=data.get("has_local_statistics", False),

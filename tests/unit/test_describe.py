@@ -147,7 +147,6 @@ class TestPreprocessing:
 
 
 def test_the_output_of_a_predict_step_is_not_explained_by_the_loss(keras):
-    from tfos_ml import KerasEstimator
     from tfos_ml.inference.prediction import PredictionSpec
     from tfos_ml.keras.model.inspection import describe
 
@@ -158,7 +157,7 @@ def test_the_output_of_a_predict_step_is_not_explained_by_the_loss(keras):
     def spec(kind):
         model = kind([keras.layers.Input((4,)), keras.layers.Dense(3)])
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        return KerasEstimator(model=model)._prediction_spec(describe(model))
+        return describe(model).prediction_spec
 
     assert spec(keras.Sequential) == PredictionSpec("multiclass", from_logits=True)
     assert spec(Named) == PredictionSpec()

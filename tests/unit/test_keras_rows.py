@@ -10,7 +10,6 @@ from keras_worker import worker_context
 
 from tfos_ml import errors
 from tfos_ml.data.spool import SpoolDirectories
-from tfos_ml.inference.prediction import PredictionSpec
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, parse_signature
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.inspection import describe
@@ -47,7 +46,7 @@ def fit(tmp_path):
             return made
 
         ctx = worker_context(data, 0, 1, False, SpoolDirectories(Path(tmp_path), Path(tmp_path)))
-        task = KerasFit(ModelSource(function=model), describe(model()), PredictionSpec(), list(callbacks))
+        task = KerasFit(ModelSource(function=model), describe(model()), list(callbacks))
         return fit_model(task, ctx, WorkerGroup.start(0, [""], timeout=60.0)), ctx
 
     return run

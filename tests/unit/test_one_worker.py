@@ -10,7 +10,6 @@ from keras_processes import plain_fit
 from keras_programs import numbers, small
 
 from tfos_ml.data import spool
-from tfos_ml.inference.prediction import PredictionSpec
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.inspection import describe
 from tfos_ml.keras.model.source import ModelSource
@@ -39,7 +38,6 @@ def test_callbacks_may_train_between_the_steps(tmp_path, monkeypatch):
     task = KerasFit(
         ModelSource(function=lambda: keras_worker.make("between")[1]),
         describe(model),
-        PredictionSpec(),
         callbacks=data["callbacks"](),
     )
     weights = fit_model(task, context, WorkerGroup(0, 1, 10.0)).get_weights()

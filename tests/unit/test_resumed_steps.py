@@ -15,7 +15,6 @@ from optimizer_programs import OPTIMIZERS, frozen_first, thaw, with_callback
 
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.prediction import PredictionSpec
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.inspection import describe
 from tfos_ml.keras.model.source import ModelSource
@@ -31,9 +30,7 @@ def trained(program, directory: Path, epochs, model_dir=None):
     ctx = worker_context(data, 0, 1, True, spool.SpoolDirectories(directory, directory))
     ctx.checkpoint_dir = model_dir and str(model_dir)
     ctx.is_preempted = ctx._node.should_save = lambda: False
-    task = KerasFit(
-        ModelSource(function=make), describe(make()), PredictionSpec(), callbacks=data.get("callbacks", list)()
-    )
+    task = KerasFit(ModelSource(function=make), describe(make()), callbacks=data.get("callbacks", list)())
     return fit_model(task, ctx, WorkerGroup(0, 1, 10.0)).get_weights()
 
 

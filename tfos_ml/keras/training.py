@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tfos_ml.data.spool import room_for
 from tfos_ml.errors import ModelError
-from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
+from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE
 from tfos_ml.keras import privates
 from tfos_ml.keras.build import build
 from tfos_ml.keras.callbacks import (
@@ -63,7 +63,6 @@ class KerasFit:
 
     source: ModelSource
     description: ModelDescription  # what the driver knows of the model
-    prediction_spec: PredictionSpec  # what its output means
     callbacks: list[Any] = field(default_factory=list)
     class_weight: Mapping[int, float] = field(default_factory=dict)  # by class; empty for none
     has_local_statistics: bool = False  # batchStatistics="local"
@@ -356,7 +355,7 @@ def _add_to_export(path: str, model: Any, task: KerasFit) -> None:
             with open(os.path.join(path, ADAPTED_FILE), "wb") as file:
                 file.write(task.adapted)
         with open(os.path.join(path, PREDICTION_SPEC_FILE), "w") as spec:
-            json.dump(asdict(task.prediction_spec), spec)
+            json.dump(asdict(task.description.prediction_spec), spec)
 
 
 def _save_weights(model: Any, path: str) -> None:

@@ -21,7 +21,6 @@ from tfos_ml.data import schema
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.probe import prepared_executors
 from tfos_ml.driver.session_facts import SessionFacts, fork_owner
-from tfos_ml.inference.prediction import PredictionSpec, prediction_spec_of
 from tfos_ml.inference.saved_model import NO_CALL, not_exported
 from tfos_ml.keras.entry_points import evaluate, train
 from tfos_ml.keras.model.column_checks import (
@@ -208,7 +207,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             adapted = adapt_source(source, layers, columns, rows, *self._process(spark))
         task = {
             "description": description,
-            "prediction_spec": self._prediction_spec(description),
             "callbacks": self._callbacks,
             "class_weight": self._get("classWeight") or {},
             "has_local_statistics": self._get("batchStatistics") == "local",
@@ -268,8 +266,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         outputs = description.outputs
         if outputs is None or description.has_predict_step:  # not known before it runs
             return schema
-        prediction_spec = self._prediction_spec(description)
-        columns = output_columns(self, outputs, prediction_spec, schema, self._label_names(schema))
+        columns = output_columns(self, outputs, description.prediction_spec, schema, self._label_names(schema))
         return StructType([*schema.fields, *columns.schema_fields()])
 
     def _check_roles(self) -> None:
@@ -321,7 +318,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         """The columns to feed, and the program that evaluates; raises if one of them is wrong."""
         columns, description = self._fit_to_model(dataset.schema, dataset.sparkSession)
         source = self._complete_source()
-        task = {"description": description, "prediction_spec": PredictionSpec(), "adapted": adapted}
+        task = {"description": description, "adapted": adapted}
         return columns, self._program(evaluate, source, task, (os.path.basename(WEIGHTS_FILE), weights))
 
     def _program(
@@ -361,15 +358,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         archive = file_of(files[_MODEL_FILE]) if _MODEL_FILE in files else None
         if function is not None or archive is not None:
             self._source = ModelSource(archive, function, unsaved=unsaved, trainable=trainable)
-
-    def _prediction_spec(self, description: ModelDescription) -> PredictionSpec:
-        if description.has_predict_step:
-            return PredictionSpec()  # it returns what the user wants, which the loss does not say
-        outputs = description.outputs
-        if (outputs is not None and len(outputs) > 1) or len(description.losses) != 1:
-            return PredictionSpec()
-        output = next(iter(outputs.values())) if outputs else None
-        return prediction_spec_of(next(iter(description.losses.values())), output)
 
     def _settings(self, df: DataFrame, facts: SessionFacts) -> NodeSettings:
         return dataclasses.replace(

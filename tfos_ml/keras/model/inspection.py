@@ -20,7 +20,7 @@ from tfos_ml.common.interpreter import add_working_directory
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError, TfosMlError
 from tfos_ml.excerpt import message_excerpt, traceback_excerpt
-from tfos_ml.inference.prediction import LossInfo
+from tfos_ml.inference.prediction import LossInfo, PredictionSpec, prediction_spec_of
 from tfos_ml.inference.tensorflow_import import import_tensorflow, without_collections
 from tfos_ml.keras import privates
 from tfos_ml.keras.model.overview import ModelOverview, overview
@@ -48,6 +48,16 @@ class ModelDescription:
     def can_be_served(self) -> bool:
         """Whether the model defines what ``predict`` computes."""
         return self.has_call or self.has_predict_step
+
+    @property
+    def prediction_spec(self) -> PredictionSpec:
+        """What the only output means, as far as the loss says it."""
+        if self.has_predict_step:  # it returns what the user wants
+            return PredictionSpec()
+        if len(self.outputs or ()) > 1 or len(self.losses) != 1:
+            return PredictionSpec()
+        (loss,) = self.losses.values()
+        return prediction_spec_of(loss, next(iter(self.outputs.values())) if self.outputs else None)
 
     def loss_of(self, output: str) -> LossInfo | None:
         """The loss that an output and its labels have to fit; None if the model computes its loss itself."""
