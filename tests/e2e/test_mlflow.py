@@ -485,6 +485,10 @@ def test_a_search_over_pipelines_tells_folds_and_averages_and_registers_the_best
         test = found.bestModel.stages[0].transform(df)
         assert found.bestModel.stages[1].evaluate(test) == metrics
         (parent, *children) = runs_of(client, "folds")
+        assert parent.data.tags["estimator_name"] == "CrossValidator"
+        best_size = [16, 240][int(np.argmax(found.avgMetrics))]
+        assert (parent.data.params["numFolds"], parent.data.params["best_batchSize"]) == ("2", str(best_size))
+        assert {r.data.tags["mlflow.parentRunId"] for r in children} == {parent.info.run_id}
         fits = {(r.data.params.get("fold"), r.data.params.get("candidate")): r for r in children}
         assert set(fits) == {*itertools.product("01", "01"), (None, None)}
         averages = [np.mean([fits[fold, c].data.metrics["search/accuracy"] for fold in "01"]) for c in "01"]

@@ -19,7 +19,6 @@ from pyspark.ml.tuning import (
     CrossValidatorModel,
     ParamGridBuilder,
 )
-from tracking import logged, models_of, runs_of, series
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
 from tfos_ml.tuning import OptunaSearch
@@ -111,40 +110,21 @@ def test_a_fitted_pipeline_that_was_saved_predicts_the_same(spark, tmp_path, sco
     }
 
 
-class Searched:
-    """A cross-validated pipeline, fitted under autolog."""
-
-    def __init__(self, spark, directory):
-        self.df = points(spark)
-        estimator = KerasEstimator(model=make_model, epochs=4, batchSize=32, verbose=0, seed=3)
-        grid = ParamGridBuilder().addGrid(estimator.modelArgs, GRID).build()
-        search = CrossValidator(
-            estimator=pipeline(estimator),
-            estimatorParamMaps=grid,
-            evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
-            numFolds=2,
-            seed=1,
-            parallelism=2,
-        )
-        search.write().overwrite().save(str(directory / "search"))
-        with logged(f"sqlite:///{directory}/runs.db", "search", registered_model_name="best") as client:
-            self.model = CrossValidator.load(str(directory / "search")).fit(self.df)
-            self.runs = runs_of(client, "search")
-            self.losses = {run.info.run_id: series(client, run, "loss") for run in self.runs}
-            self.accuracies = series(client, self.runs[0], "search/accuracy")
-            self.with_model = [run.info.run_id for run in self.runs if models_of(client, run)]
-            self.registered = client.search_model_versions("name='best'")
-
-
-@pytest.fixture(scope="module")
-def searched(sessions, tmp_path_factory):
-    return Searched(sessions.get(LOCAL), tmp_path_factory.mktemp("searched"))
-
-
 @pytest.mark.corner("CrossValidator with parallelism")
 @pytest.mark.chaos
-def test_a_cross_validated_pipeline(searched, tmp_path):
-    df, model = searched.df, searched.model
+def test_a_cross_validated_pipeline(spark, tmp_path):
+    """Saved as a search and as a model; test_mlflow.py has the runs of such a search."""
+    df, estimator = points(spark), KerasEstimator(model=make_model, epochs=4, batchSize=32, verbose=0, seed=3)
+    search = CrossValidator(
+        estimator=pipeline(estimator),
+        estimatorParamMaps=ParamGridBuilder().addGrid(estimator.modelArgs, GRID).build(),
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        numFolds=2,
+        seed=1,
+        parallelism=2,
+    )
+    search.write().overwrite().save(str(tmp_path / "search"))
+    model = CrossValidator.load(str(tmp_path / "search")).fit(df)
     model.write().overwrite().save(str(tmp_path / "tuned"))
     loaded = CrossValidatorModel.load(str(tmp_path / "tuned"))
     assert loaded.avgMetrics == model.avgMetrics
@@ -152,27 +132,6 @@ def test_a_cross_validated_pipeline(searched, tmp_path):
     assert loaded.getEstimatorParamMaps()[1] == {
         loaded.getEstimator().getStages()[2].modelArgs: GRID[1],
     }
-
-
-@pytest.mark.chaos
-def test_a_search_is_one_run_with_a_child_for_each_fit(searched):
-    parent, *children = searched.runs
-    assert {run.info.status for run in searched.runs} == {"FINISHED"}
-    assert parent.data.tags["estimator_name"] == "CrossValidator"
-    assert parent.data.params["numFolds"] == "2"
-    assert searched.accuracies == list(enumerate(searched.model.avgMetrics))
-    assert parent.data.params["best_modelArgs.rate"] == "0.05"
-    assert len(children) == 2 * len(GRID) + 1
-    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
-    for run in children:
-        losses = [loss for _, loss in searched.losses[run.info.run_id]]
-        assert [step for step, _ in searched.losses[run.info.run_id]] == [0, 1, 2, 3]
-        learns = run.data.params["modelArgs.rate"] != "0.0"
-        assert (losses[-1] < losses[0] - 0.01) == learns  # so each has the metrics of its own fit
-    best = searched.model.bestModel.stages[2]
-    assert searched.with_model == [children[-1].info.run_id]
-    assert [loss for _, loss in searched.losses[children[-1].info.run_id]] == best.summary.history["loss"]
-    assert len(searched.registered) == 1
 
 
 def count_rows(args, ctx):

@@ -26,8 +26,9 @@ USES = {
         "OptunaSearch needs optuna",
         "tfos_ml[optuna]",
     ),
-    "tensorflow": (
-        "from tfos_ml.inference.saved_model import load; load('/nowhere', 'serving_default', 'serve')",
+    "tensorflow": (  # which stages import only when they need it
+        "from tfos_ml import TFEstimator, TFModel; import tfos_ml.inference.saved_model as m; "
+        "m.load('/nowhere', 'serving_default', 'serve')",
         "Scoring in this process needs tensorflow",
         "tfos_ml[tensorflow]",
     ),
