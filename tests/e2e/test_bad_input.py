@@ -124,6 +124,7 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
     def hold(value):
         import time
 
+        (tmp_path / f"holds-{value}").touch()
         while not (tmp_path / "release").exists():
             time.sleep(0.05)
         return value
@@ -131,6 +132,7 @@ def test_waiting_for_slots_that_others_hold_ends_with_the_reservation_timeout(sp
     holder = session_thread(spark, lambda: spark.range(0, 3, 1, 3).select(hold("id")).collect())
     holder.start()
     try:
+        assert wait_until(lambda: len([*tmp_path.glob("holds-*")]) == 3, 60)
         with pytest.raises(errors.ReservationTimeoutError, match="2 nodes wait for 2 free task slots"):
             fit(spark.range(10).withColumnRenamed("id", "features"), clusterSize=2, reservationTimeout=2)
     finally:
