@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from tfos_ml import TFModel
 from tfos_ml.common.spark_api import arrow_table, repartition_by_id, struct_of
-from tfos_ml.data.arrow import plain
+from tfos_ml.data.arrow import to_storage
 from tfos_ml.inference import arrow_udf
 
 BIG = 2**53 + 1
@@ -91,7 +91,7 @@ def described(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
     """A UDF that tells what it got in each row."""
     for columns in batches:
         columns = columns if isinstance(columns, tuple) else (columns,)
-        rows = zip(*(plain(column).to_pylist() for column in columns), strict=True)
+        rows = zip(*(to_storage(column).to_pylist() for column in columns), strict=True)
         yield pa.array([repr([readable(value) for value in row]) for row in rows], pa.string())
 
 

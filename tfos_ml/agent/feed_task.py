@@ -26,7 +26,7 @@ from tfos_ml.agent.task_input import checked_complete
 from tfos_ml.common.limits import FEED_TIMEOUT, LEASE_SECONDS, WHY_SECONDS
 from tfos_ml.common.session_settings import NODE_PORTS
 from tfos_ml.data import blocks, rdd_to_arrow
-from tfos_ml.data.arrow import plain
+from tfos_ml.data.arrow import to_storage
 from tfos_ml.data.arrow_to_rdd import field_of, to_elements
 from tfos_ml.protocol.addresses import ControlAddress, address_towards
 from tfos_ml.protocol.codec import decode
@@ -139,7 +139,7 @@ def _result_column(answer: pa.RecordBatch, position: int, wanted: pa.Field) -> p
 
 
 def _plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([plain(column) for column in batch.columns], batch.schema.names)
+    return pa.RecordBatch.from_arrays([to_storage(column) for column in batch.columns], batch.schema.names)
 
 
 def _put(spec: FeedSpec, partition: int, batches: Iterable[pa.RecordBatch]) -> int | None:

@@ -26,7 +26,7 @@ from tfos_ml.data.arrow import (
     check_vector_size,
     list_extents,
     merge_extents,
-    plain,
+    to_storage,
     value_bytes,
 )
 from tfos_ml.data.order import pack_counts, partition_counts, total_counts
@@ -175,8 +175,8 @@ class Feeder(RowSource):
         """The rows of a batch without skipped ones."""
         self._count(batch)
         specs = self._schema.columns
-        columns = [plain(column) for column in batch.columns[: len(specs)]]
-        kept = self._checks.kept(columns)
+        columns = [to_storage(column) for column in batch.columns[: len(specs)]]
+        kept = self._checks.rows_to_keep(columns)
         if kept is not None:
             columns, batch = [column.filter(kept) for column in columns], batch.filter(kept)
             self.skipped += len(kept) - batch.num_rows

@@ -284,8 +284,8 @@ class NodeRun:
             "ended_at_work": self._state.ended_at_work,
             "seconds": time.monotonic() - self._started,
             "timeline": self._timeline.seconds,
-            **self._telemetry.facts(),
-            **self._output.facts(),
+            **self._telemetry.of_report(),
+            **self._output.of_report(),
         }
         example = source.example if self._member.gives_example else None
         is_task = self._standalone is None

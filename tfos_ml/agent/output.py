@@ -94,7 +94,7 @@ class NodeOutput:
         else:
             self._kept.append(line)
 
-    def facts(self) -> dict[str, Any]:
+    def of_report(self) -> dict[str, Any]:
         """Lines that could not be sent, for the node's report."""
         return {"lines": list(self._kept)} if self._kept else {}
 

@@ -15,7 +15,7 @@ from pyarrow import fs
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact, secrets_of_uri
-from tfos_ml.data.arrow import plain
+from tfos_ml.data.arrow import to_storage
 from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.data.packed_lists import unpack
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
@@ -148,5 +148,5 @@ def _fed_type(dtype: str, ndim: int) -> pa.DataType:
 
 def _cast(column: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     """A column as Spark feeds it. Doubles of vectors become floats as in Java: rounded, or infinite."""
-    column = plain(column)
+    column = to_storage(column)
     return column if column.type == arrow_type else column.cast(arrow_type, safe=False)

@@ -61,7 +61,7 @@ def run_node(task: NodeTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     from pyspark import BarrierTaskContext, TaskContext
 
     context: Any = BarrierTaskContext.get() if task.barrier else TaskContext.get()
-    rank = task.first_rank + context.partitionId()
+    rank = task.driver_nodes + context.partitionId()
     spark_task = _spark_task(task, context, rank)
     if isinstance(spark_task, ApartTask):
         task = replace(task, control=None)

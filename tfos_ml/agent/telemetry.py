@@ -50,7 +50,7 @@ class NodeTelemetry:
         except Exception:  # training must not depend on it
             logger.warning("This node reports no more system metrics", exc_info=True)
 
-    def facts(self) -> dict[str, Any]:
+    def of_report(self) -> dict[str, Any]:
         """The samples that could not be sent before, for the node's report."""
         return {"system": list(map(asdict, self._kept))} if self._kept else {}
 

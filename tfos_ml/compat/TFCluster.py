@@ -44,7 +44,7 @@ class TFCluster(tfcluster.TFCluster):
 
     def __init__(self, spark: SparkSession, facts: SessionFacts, task: NodeTask, input_mode: str):
         super().__init__(spark, facts, task, input_mode)
-        ranks = range(task.first_rank, task.template.size)
+        ranks = range(task.driver_nodes, task.template.size)
         self.sc = spark.sparkContext
         self.nodeRDD = self.sc.parallelize(ranks, len(ranks))
         self.num_executors = task.template.size

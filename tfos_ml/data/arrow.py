@@ -14,7 +14,7 @@ from tfos_ml.data.schema import IMAGE_FIELDS, VECTOR_FIELDS, Array, ColumnSpec
 from tfos_ml.errors import NullValueError, ShapeError
 
 
-def plain(array: pa.Array) -> pa.Array:
+def to_storage(array: pa.Array) -> pa.Array:
     """Convert a column from Spark to numbers or text, or nested lists of them.
 
     Dates become days, timestamps microseconds, and decimals float64. Vectors become lists of float64, with zeros in
@@ -34,7 +34,7 @@ def plain(array: pa.Array) -> pa.Array:
 
 
 def spec_of(arrow_type: pa.DataType, name: str, column: str) -> ColumnSpec:
-    """The spec of a feature column, derived from the Arrow type of its :func:`plain` form."""
+    """The spec of a feature column, derived from the Arrow type of its :func:`to_storage` form."""
     ndim = 0
     while pa.types.is_list(arrow_type):
         arrow_type, ndim = arrow_type.value_type, ndim + 1

@@ -23,7 +23,7 @@ class RowChecks:
             if spec.constraint.classes is not None or spec.constraint.probabilities
         ]
 
-    def kept(self, columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
+    def rows_to_keep(self, columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
         """Which rows of a batch of plain columns to keep; None for all.
 
         Raises ``NullValueError`` for a null unless ``handleInvalid`` is "skip", ``NonFiniteValueError`` for NaN or

@@ -133,7 +133,7 @@ def room_in(directory: Path, setting: str = "spark.local.dir") -> Iterator[None]
 
 
 @contextlib.contextmanager
-def room_for(what: str, directory: str) -> Iterator[None]:
+def full_disk_as_error(what: str, directory: str) -> Iterator[None]:
     """Turn TensorFlow's errors about a full disk in the block, recognized by their text, into ``SpoolFullError``."""
     try:
         with room_in(Path(directory)):

@@ -58,7 +58,7 @@ class AttemptFacts:
     ended: str  # why, "" for the one that has trained to the end
     seconds: float
 
-    def facts(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The entry in the summary of a fitted model."""
         epoch, step = (None, None) if self.saved is None else (self.saved.epoch, self.saved.step)
         return {
@@ -234,7 +234,7 @@ class Attempt:
 
     def _waits_for_slots(self, job: SparkJob) -> bool:
         assert self._control is not None
-        present = {rank for rank in self._control.nodes.present() if rank >= self._task.first_rank}
+        present = {rank for rank in self._control.nodes.present() if rank >= self._task.driver_nodes}
         nodes = self._nodes()
         self._slots.update(bool(present) or not job.waits_for_slots(bool(nodes)), have_met=bool(nodes))
         return not nodes or (not self._task.barrier and self._slots.others_hold())  # a barrier has all or none
@@ -269,7 +269,7 @@ class Attempt:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""
         assert self._control is not None
         deadline = time.monotonic() + (self._task.lease or LEASE_SECONDS)
-        while not self._control.nodes.have_results(range(self._task.first_rank), POLL_SECONDS):
+        while not self._control.nodes.have_results(range(self._task.driver_nodes), POLL_SECONDS):
             run.check()
             if time.monotonic() > deadline:
                 raise errors.NodeLostError(

@@ -50,7 +50,7 @@ def launch(
     has as many nodes as the template of the task. If Spark has too few slots, or lost nodes are not replaced, it has
     fewer, but at least `min_nodes` (default: not fewer). `profile` has the CPUs and GPUs of a node, by default those of
     Spark's tasks. All of `reported` are called with the nodes' reports, during the run if it is connected.
-    `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
+    `driver_program` is the payload for nodes of ranks below ``task.driver_nodes``, which run on the driver's host.
 
     Raises ``NotEnoughSlotsError`` before an attempt that has too few slots, ``ClusterConfigError`` before any job
     starts, ``NodeError`` for the first failure, and ``EmptyDataError`` if no row reached any node.
@@ -58,8 +58,8 @@ def launch(
     began = time.monotonic()
     check_settings(spark, uses_grpc=task.uses_grpc)
     task = _of_session(task, facts, verbose)
-    max_tasks = task.template.size - task.first_rank
-    min_tasks = max_tasks if min_nodes is None else min_nodes - task.first_rank
+    max_tasks = task.template.size - task.driver_nodes
+    min_tasks = max_tasks if min_nodes is None else min_nodes - task.driver_nodes
     size = ClusterSize(spark, max_tasks, min_tasks, task.reservation_timeout, profile)
     tasks = size.next(None)
     check_executors(spark, tasks)
@@ -69,7 +69,7 @@ def launch(
     policy = RestartPolicy(max_restarts, task.reservation_timeout, is_elastic=size.is_elastic)
 
     def begin(tasks: int, number: int) -> tuple[Attempt, DataFrame]:
-        template = templates(tasks + task.first_rank) if templates else task.template
+        template = templates(tasks + task.driver_nodes) if templates else task.template
         settings = replace(task.settings, restart_count=number, ends_when_preempted=policy.goes_on_after_preemption)
         once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
         return Attempt(spark, facts, once, profile, size, progress, reports), rows(template)
@@ -149,7 +149,7 @@ def _of_session(task: NodeTask, facts: SessionFacts, verbose: int) -> NodeTask:
     """The task of a run in a session."""
     return replace(
         task,
-        barrier=not facts.is_dynamic and not task.first_rank,
+        barrier=not facts.is_dynamic and not task.driver_nodes,
         node_ports=facts.node_ports,
         shares_console=facts.is_local,
         verbose=verbose,

@@ -65,12 +65,12 @@ class Run:
     def start(self, action: Callable[[], Any], driver_program: bytes | None = None) -> SparkJob:
         """Start the nodes. Returns the job, run by `action`, whose tasks are the nodes or start them.
 
-        `driver_program` is the payload for nodes of ranks below ``task.first_rank``, which run on the driver's host.
+        `driver_program` is the payload for nodes of ranks below ``task.driver_nodes``, which run on the driver's host.
         """
         if driver_program is not None:
             payload = Artifact(self.task.payload.name, driver_program)
             task = replace(self.task, payload=payload, shares_console=True, fork_owner=os.getpid())
-            for rank in range(task.first_rank):
+            for rank in range(task.driver_nodes):
                 info = TaskInfo(rank, self.control.host, cpus=1, gpus={})
                 self._on_driver.append(start_supervisor(StandaloneNode(task, info, os.getpid(), is_fed=False)))
         self._job = self.start_job(action)
@@ -149,7 +149,7 @@ class Run:
         """The result of a job that has ended; raises the first failure of a node, or the job's as a typed error."""
         if job.error is not None and job is self._job:
             reported = self.control.nodes.failure()
-            nodes = self.task.template.nodes[self.task.first_rank :]
+            nodes = self.task.template.nodes[self.task.driver_nodes :]
             hosts = [self.control.nodes.host(node.rank) for node in nodes]
             raise node_error(job.error, self.spark, nodes, hosts, reported) from None
         self.check()  # tasks of failed nodes may well have ended without an error

@@ -52,7 +52,7 @@ class WrittenSnapshot:
     inputs: InputFiles = field(repr=False)  # size and time of the DataFrame's files, if known
     is_new: bool = False
 
-    def facts(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The entry in the summary of a fitted model."""
         return {"rows": self.snapshot.rows, "time": self.time, "application": self.application, "is_new": self.is_new}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tfos_ml.common.spark_api import map_in_arrow, repartition_by_id
-from tfos_ml.data.arrow import plain
+from tfos_ml.data.arrow import to_storage
 from tfos_ml.data.order import PARTITION_SHIFT, Int64s, round_robin_number
 from tfos_ml.data.packed_lists import pack, slices
 from tfos_ml.data.schema import ROW_COLUMN
@@ -70,7 +70,7 @@ def _pack(packed: Set[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Re
     for batch in batches:
         for part in slices(batch):
             columns = [
-                pack(plain(column)) if name in packed else column
+                pack(to_storage(column)) if name in packed else column
                 for name, column in zip(part.schema.names, part.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, part.schema.names)

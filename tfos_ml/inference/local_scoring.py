@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import plain
+from tfos_ml.data.arrow import to_storage
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ColumnNotFoundError, ParamError, ShapeError, SignatureError
 from tfos_ml.inference import udf
@@ -91,7 +91,7 @@ def _column(values: Any, column: str, tensor: TensorInfo) -> pa.Array:
     first = next((value for value in values if value is not None), None)
     has_nan_as_null = is_pandas and not isinstance(first, (list, tuple, np.ndarray))
     try:
-        return plain(_array(values, has_nan_as_null))
+        return to_storage(_array(values, has_nan_as_null))
     except pa.ArrowException as error:
         raise ShapeError(
             f"Column '{column}' cannot be converted to an Arrow array: {error}. It expects {tensor}."

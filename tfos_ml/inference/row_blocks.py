@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import longest_by_row, plain, spec_of
+from tfos_ml.data.arrow import longest_by_row, spec_of, to_storage
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array
 
@@ -67,7 +67,7 @@ def shapes_of(tensors: Sequence[TensorInfo], columns: list[pa.Array]) -> Array |
     for i, tensor in enumerate(tensors):
         if not tensor.may_vary or not _has_shape(columns[i].type):
             continue
-        columns[i] = column = plain(columns[i])
+        columns[i] = column = to_storage(columns[i])
         lengths = longest_by_row(column, spec_of(column.type, "", "").ndim)
         if tensor.padded is not None and len(tensor.padded) == lengths.shape[1]:
             lengths = np.maximum(lengths, [n or 0 for n in tensor.padded])

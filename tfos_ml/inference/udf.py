@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import count_nulls, plain, rows_with_nulls, spec_of
+from tfos_ml.data.arrow import count_nulls, rows_with_nulls, spec_of, to_storage
 from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.row_checks import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
@@ -183,7 +183,7 @@ def score_batch(scoring: ScoringSpec, columns: list[pa.Array], score: Callable[[
 def score_block(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
     """Score a block of rows of one shape; a null input gives a null result, unless ``handleInvalid`` is "error"."""
     looks_for_nan = scoring.handle_invalid != "keep" and not all(map(is_finite, columns))
-    columns = list(map(plain, columns))
+    columns = list(map(to_storage, columns))
     valid = _valid_rows(scoring, columns, looks_for_nan)
     if valid is None:
         return _column(scoring, _run(scoring, function, columns))

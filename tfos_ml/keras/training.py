@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfos_ml.data.spool import room_for
+from tfos_ml.data.spool import full_disk_as_error
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE
 from tfos_ml.keras import privates
@@ -347,7 +347,7 @@ def _wants_logs(task: KerasFit, ctx: NodeContext) -> bool:
 
 def _add_to_export(path: str, model: Any, task: KerasFit) -> None:
     """Files beside the SavedModel: weights for another training, and the meaning of the output."""
-    with room_for("the model", path):
+    with full_disk_as_error("the model", path):
         weights = os.path.join(path, WEIGHTS_FILE)
         os.makedirs(os.path.dirname(weights), exist_ok=True)
         _save_weights(model, weights)

@@ -18,7 +18,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
 from tfos_ml.common.limits import SYSTEM_METRICS_SECONDS
-from tfos_ml.data.arrow import plain
+from tfos_ml.data.arrow import to_storage
 from tfos_ml.mlflow import flavor, pipelines, run_facts, versions
 from tfos_ml.mlflow.run_choice import Run, Runs
 from tfos_ml.mlflow.signature import model_signature
@@ -252,5 +252,6 @@ class FitRun(FitListener):
         rows = pa.ipc.open_stream(self._result.example).read_all()
         columns = [spec.column for spec in self._feed_columns()]
         return {
-            columns[int(name[1:])]: plain(rows.column(name).combine_chunks()).to_pylist() for name in rows.column_names
+            columns[int(name[1:])]: to_storage(rows.column(name).combine_chunks()).to_pylist()
+            for name in rows.column_names
         }

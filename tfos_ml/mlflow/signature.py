@@ -22,7 +22,7 @@ from mlflow.types import ColSpec, DataType, Schema, TensorSpec
 from mlflow.types.schema import Array
 
 from tfos_ml import errors
-from tfos_ml.data.arrow import plain, spec_of
+from tfos_ml.data.arrow import spec_of, to_storage
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.inference.local_scoring import shown_fields
 
@@ -94,7 +94,7 @@ def columns_of(example: pd.DataFrame) -> dict[str, ColumnSpec]:
     specs = {}
     for name in example.columns:
         arrow = pa.array(example[name].tolist())
-        specs[name] = spec_of(plain(arrow).type, name, name)
+        specs[name] = spec_of(to_storage(arrow).type, name, name)
     return specs
 
 

@@ -93,7 +93,7 @@ class NodeTask:
     node_ports: range = ANY_PORT
     shares_console: bool = False  # whether what nodes print comes to the driver's console anyway, as in local mode
     verbose: int = 0  # what of the nodes' output is sent to the driver
-    first_rank: int = 0  # of a plain job's first task; nodes before it are on the driver
+    driver_nodes: int = 0  # that run on the host of the driver: those of the first ranks
     idle_seconds: float = 0.0  # that a fork server waits for a next node; 0: all processes are fresh
     fork_owner: int | None = None  # the driver's pid, where its fork server is the nodes' too, as in local mode
 

@@ -103,7 +103,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             profile,
             verbose=self._get("verbose"),
             reported=[listener.reported, *([] if self._watch is None else [self._watch])],
-            driver_program=program.payload if self._first_rank() else None,
+            driver_program=program.payload if self._driver_nodes() else None,
         )
         timeline.end("run")
         assert result.template is not None
@@ -112,7 +112,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         model = self._make_model(result, dataset.schema)
         timeline.end("model")
         if written is not None:
-            model.summary.snapshot = written[0].facts()
+            model.summary.snapshot = written[0].summary()
             model.summary.warnings = [*model.summary.warnings, *notices]
         model.summary.timeline = timeline_of(timeline.seconds, result)
         if self._get("verbose") > 1:
@@ -126,7 +126,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             check_executors(spark, 0)  # before anything that takes long
         template = self._template(self._get("clusterSize"))
         self._check_smallest()
-        if self._first_rank() and is_connect(spark):
+        if self._driver_nodes() and is_connect(spark):
             raise errors.ClusterConfigError(
                 "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
             )
@@ -139,7 +139,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return launch(
             rows.df.sparkSession,
             facts,
-            lambda template: rows.by_node(template, task.first_rank, is_fed=task.snapshot is None),
+            lambda template: rows.by_node(template, task.driver_nodes, is_fed=task.snapshot is None),
             task,
             templates=self._template,
             min_nodes=self._get("minClusterSize"),
@@ -173,7 +173,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             control=None,
             snapshot=snapshot,
             lease=facts.lease,
-            first_rank=self._first_rank(),
+            driver_nodes=self._driver_nodes(),
             grace_periods=facts.grace_periods,
         )
 
@@ -204,8 +204,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         if least:
             self._template(least)
 
-    def _first_rank(self) -> int:
-        """Rank of the first node that is a Spark task; parameter servers on the driver have lower ranks."""
+    def _driver_nodes(self) -> int:
+        """How many parameter servers run on the host of the driver; they have the first ranks."""
         if not self._get("driverPSNodes"):
             return 0
         if not self._get("numPS"):

@@ -13,7 +13,7 @@ from tfos_ml import errors
 from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.spark_api import arrow_table, repartition_by_id
 from tfos_ml.data import schema
-from tfos_ml.data.arrow import plain
+from tfos_ml.data.arrow import to_storage
 from tfos_ml.data.order import rank_of_row
 from tfos_ml.data.row_checks import RowChecks
 from tfos_ml.data.snapshot_layout import SnapshotRows, StoredColumn
@@ -95,7 +95,7 @@ class InputRows:
         features = tuple(self.columns.columns[i] for i in self.columns.of("feature"))
         keeps = self.columns.handle_invalid == "keep"
         checks = RowChecks(schema.FeedSchema(features, handle_invalid="keep" if keeps else "error"))
-        checks.kept([plain(array.chunk(0)) for array in table.combine_chunks().columns])
+        checks.rows_to_keep([to_storage(array.chunk(0)) for array in table.combine_chunks().columns])
         return table
 
     def _without_skipped(self, numbered: DataFrame) -> DataFrame:

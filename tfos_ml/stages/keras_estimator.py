@@ -250,7 +250,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             "idle_seconds": IDLE.of(spark),
             "fork_owner": fork_owner(spark),
         }
-        return prepared_executors(spark, self._get("clusterSize") - self._first_rank(), preparation)
+        return prepared_executors(spark, self._get("clusterSize") - self._driver_nodes(), preparation)
 
     def _describe(self, spark: SparkSession | None) -> ModelDescription:
         """What the driver knows of the model; found out once."""

@@ -86,7 +86,7 @@ class TrainingSummary:
             steps=chief.get("steps"),
             epochSeconds=chief.get("epoch_seconds", []),
             warnings=chief.get("warnings", []),
-            attempts=[attempt.facts() for attempt in result.attempts],
+            attempts=[attempt.summary() for attempt in result.attempts],
             restoredEpoch=chief.get("restored_epoch"),
         )
 

@@ -64,11 +64,11 @@ def start_nodes(run: Run, program: bytes, is_fed: bool) -> list[NodeInfo]:
 
     Nodes that are fed hold no task slot when this returns.
     """
-    numbers = range(run.task.first_rank, run.task.template.size)
+    numbers = range(run.task.driver_nodes, run.task.template.size)
     ranks = run.spark.sparkContext.parallelize(numbers, len(numbers))
     with gather_lock:
         start = partial(ranks.foreach, partial(start_node, run.task, is_fed))
-        job = run.start(start, program if run.task.first_rank else None)
+        job = run.start(start, program if run.task.driver_nodes else None)
         run.gather(job)
         if is_fed or run.missing():
             run.wait(job)

@@ -177,7 +177,7 @@ class TFCluster:
             program,
             settings,
             barrier=False,
-            first_rank=on_driver,
+            driver_nodes=on_driver,
             reservation_timeout=reservation_timeout,
             grace_periods=facts.grace_periods,
             verbose=verbose,

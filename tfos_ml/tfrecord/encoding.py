@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.data.arrow import plain
+from tfos_ml.data.arrow import to_storage
 from tfos_ml.errors import NullValueError
 from tfos_ml.tfrecord.feature_types import BYTES, FLOAT, SEQUENCE, Column, is_text
 from tfos_ml.tfrecord.varints import packed, varint
@@ -104,7 +104,7 @@ def _feature_list(array: pa.Array, column: Column) -> Parts:
 def _feature(array: pa.Array, column: Column, ndim: int, layers: Sequence[bytes], null: bytes | None = None) -> Parts:
     """Serialized Features with their lists, within `layers`; null rows stay null, or become `null` if that is given."""
     if column.is_vector:
-        array = plain(array)
+        array = to_storage(array)
     if ndim:
         values, bounds = _items(array)
         if values.null_count:

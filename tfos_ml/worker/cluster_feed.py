@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tfos_ml.common.limits import TAKEN_SECONDS
 from tfos_ml.data import rdd_to_arrow
-from tfos_ml.data.arrow import concat_padded, plain, spec_of, to_numpy
+from tfos_ml.data.arrow import concat_padded, spec_of, to_numpy, to_storage
 from tfos_ml.data.arrow_to_rdd import UnnamedFields, field_of, to_elements
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, read_chunk
@@ -110,7 +110,7 @@ class ClusterFeed(DataFeed):
             self._channel.send(RowsRead())
 
     def _array(self, parts: Sequence[pa.RecordBatch], column: str, position: int) -> Array:
-        arrays = [plain(field_of(part, column, position)) for part in parts]
+        arrays = [to_storage(field_of(part, column, position)) for part in parts]
         if not arrays:
             return to_numpy(pa.array([], pa.float32()), spec_of(pa.float32(), column, column))
         spec = spec_of(arrays[0].type, column, column)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tfos_ml.data.spool import room_for
+from tfos_ml.data.spool import full_disk_as_error
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.pickling import pickle_value
@@ -67,7 +67,7 @@ class NodeInternals:
         path, key = os.path.join(self._directory, "saved_model"), self.settings.signature_def_key
         shapes = self.rows.store("train").shapes if self.rows.are_held else None
         began = time.monotonic()
-        with room_for("the model", self._directory):
+        with full_disk_as_error("the model", self._directory):
             if signatures is None and self._prepared[0] is model:
                 self._prepared[1].write(path)
             else:
@@ -86,7 +86,7 @@ class NodeInternals:
             feed.close()
         if self.settings.returns:
             path = os.path.join(self._directory, "returned.pkl")
-            with room_for("what the train function returned", self._directory), open(path, "wb") as file:
+            with full_disk_as_error("what the train function returned", self._directory), open(path, "wb") as file:
                 file.write(pickle_value(value))
             self._channel.send(messages.Results(path))
 
