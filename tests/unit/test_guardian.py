@@ -1,10 +1,10 @@
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 from conftest import ends, lives
 
@@ -51,7 +51,7 @@ class Supervisor:
         self.process.stdin.close()
         self.process.stdout.close()
         for pid in (self.guardian, self.child):
-            if psutil.pid_exists(pid):
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         ends(self.guardian)
 
