@@ -15,7 +15,7 @@ from tfos_ml.errors import NullValueError, ShapeError
 
 
 def to_storage(array: pa.Array) -> pa.Array:
-    """Convert a column from Spark to numbers or text, or nested lists of them.
+    """Convert a column from Spark to its storage form: numbers or text, or nested lists of them.
 
     Dates become days, timestamps microseconds, and decimals float64. Vectors become lists of float64, with zeros in
     sparse ones. Images become lists of shape (height, width, channels). Raises ``ShapeError`` if the data of an image

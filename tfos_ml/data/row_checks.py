@@ -24,7 +24,7 @@ class RowChecks:
         ]
 
     def rows_to_keep(self, columns: Sequence[pa.Array]) -> pa.BooleanArray | None:
-        """Which rows of a batch of plain columns to keep; None for all.
+        """Which rows to keep of a batch whose columns are in storage form; None for all.
 
         Raises ``NullValueError`` for a null unless ``handleInvalid`` is "skip", ``NonFiniteValueError`` for NaN or
         infinity if it is "error", and ``LabelRangeError`` for a label that the model's loss does not take.
@@ -106,7 +106,7 @@ class LabelRange:
 
 
 def is_finite(array: pa.Array) -> bool:
-    """Whether a plain column, or one of vectors, has neither NaN nor infinity; nulls do not count.
+    """Whether a column in storage form, or one of vectors, has neither NaN nor infinity; nulls do not count.
 
     Computes the sum of the values first, in one pass and without memory. Only if the sum is not finite, it examines the
     values.
@@ -124,7 +124,7 @@ def is_finite(array: pa.Array) -> bool:
 
 
 def rows_not_finite(array: pa.Array) -> Array:
-    """Places of the rows of a plain column that hold NaN or infinity, in order; shape ``(n,)``, int64."""
+    """Places of the rows of a column in storage form that hold NaN or infinity, in order; shape ``(n,)``, int64."""
     ends = []
     while pa.types.is_list(array.type):
         ends.append(np.cumsum(list_lengths(array)))
@@ -139,7 +139,7 @@ def rows_not_finite(array: pa.Array) -> Array:
 
 
 def not_finite_error(array: pa.Array, column: str, rows: Array) -> NonFiniteValueError:
-    """The error for some rows of a plain column that hold NaN or infinity."""
+    """The error for some rows of a column in storage form that hold NaN or infinity."""
     numbers = leaves(array.take(pa.array(rows))).drop_null().to_numpy(zero_copy_only=False)
     nans, infinite = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
     kinds = " and ".join(f"{n} x {kind}" for n, kind in ((nans, "NaN"), (infinite, "infinity")) if n)

@@ -26,7 +26,7 @@ class InputBinding:
 
 
 class ModelInput:
-    """Casts a plain column to an input of the model, without loss, and reshapes it.
+    """Casts a column in storage form to an input of the model, without loss, and reshapes it.
 
     Rows are padded only in dimensions that are None in the model. Raises ``ShapeError`` if the rows do not fit.
     """

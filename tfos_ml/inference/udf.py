@@ -232,7 +232,7 @@ def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bo
 
 
 def _run(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> dict[str, pa.Array]:
-    """Run the model on plain columns without nulls, `batch_size` rows at a time; returns arrays by field name."""
+    """Run the model on columns in storage form without nulls, `batch_size` rows at a time; arrays by field name."""
     types = scoring.fields
     inputs = [ModelInput(*bound, scoring.pad_value) for bound in zip(scoring.inputs, columns, strict=True)]
     results: dict[str, list[Array]] = {name: [] for name in scoring.outputs}

@@ -41,9 +41,9 @@ class AlteredMessageError(OSError):
 
 
 class Link:
-    """A connection with another worker. Messages go both ways at the same time; in each direction, one after another.
+    """A connection with another worker. It sends and receives at the same time, one message after another each way.
 
-    Both sides know the size of each message, and that they send as many as the other receives.
+    Both sides must know which messages come, and the size of each: nothing is sent but their bytes.
     """
 
     def __init__(self, connection: socket.socket, keys: Keys, encrypts: bool):

@@ -1,7 +1,8 @@
 """A sum of large arrays over workers, in segments, so that the wire is busy while a worker adds up.
 
-Each worker adds up its part of every segment. On each connection both sides send the shares of the first segments, and
-then, in turn, the sum of a segment and the shares of a later one.
+Every worker adds up one part of each segment. So it sends to each other worker the share of that worker's part, and
+receives the shares of its own part; then all send the sums to each other. Shares of ``AHEAD`` segments are under way at
+a time: when a segment has been added up, its sum follows, and then the shares of a later segment.
 """
 
 from __future__ import annotations
