@@ -117,7 +117,7 @@ def waits_for_watcher(directory):
             import pathlib
             import time
 
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 150
             while epoch and not list(pathlib.Path(directory).glob(f"seen-{epoch}")):
                 assert time.monotonic() < deadline, f"metrics of epoch {epoch} are not to be seen"
                 time.sleep(0.05)
