@@ -84,14 +84,14 @@ class Network:
     def slow_down(self, name: str) -> None:
         """Let little through to a host, with long queues that lose packets."""
         shape = ["rate", "400kbit", "burst", "4kb", "latency", "300ms"]
-        self._tc("add", name, "root", "tbf", *shape)
+        self._queue(name, "tbf", *shape)
 
     def speed_up(self, name: str) -> None:
         """Undo that."""
-        self._tc("del", name, "root")
+        self._queue(name, "pfifo")
 
-    def _tc(self, action: str, name: str, *arguments: str) -> None:
-        command = ["tc", "qdisc", action, "dev", f"port-{name}", *arguments]
+    def _queue(self, name: str, *kind: str) -> None:
+        command = ["tc", "qdisc", "replace", "dev", f"port-{name}", "root", *kind]
         subprocess.run([*self.within("bridge"), *command], check=True, capture_output=True, text=True)
 
     def close(self) -> None:
