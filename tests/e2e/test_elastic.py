@@ -148,7 +148,8 @@ def test_without_restarts_it_is_an_error_that_says_how_to_go_on(spark, tmp_path,
     victims = {5: (0, "SIGTERM")}
     with pytest.raises(errors.PreemptedError, match="told to end, in epoch 1 after step 11 of 12. The state is in mod"):
         estimator(tmp_path, victims, clusterSize=1).fit(expected.frame(spark))
-    fitted = estimator(tmp_path, victims, clusterSize=2).fit(expected.frame(spark))
+    with pytest.warns(UserWarning, match="Training continued from a checkpoint in modelDir"):
+        fitted = estimator(tmp_path, victims, clusterSize=2).fit(expected.frame(spark))
     expected.check(fitted.summary, weights_file(tmp_path))
 
 

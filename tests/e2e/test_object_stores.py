@@ -240,7 +240,8 @@ def test_a_checkpoint_that_is_refused_does_not_count(spark, store):
     assert_no_secret(caught.value, caught.value.__dict__)
     store.heal()
     assert sum(name.endswith("state.json") for name in store.names(f"{place}/tfos_ml")) == 1
-    resumed = estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df)
+    with pytest.warns(UserWarning, match="Training continued from a checkpoint in modelDir"):
+        resumed = estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df)
     assert resumed.summary.steps == 2 * ROWS // 50
 
 

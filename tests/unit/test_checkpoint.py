@@ -46,7 +46,6 @@ def state_of():
             history=[{"loss": 1 / (e + 3), "val_loss": float("nan")} for e in range(epoch)],
             elapsed=0.25,
             identity="model",
-            fingerprint="rows",
             seeds=[np.array([epoch, 7], np.uint32)],
             random={"python": [3, [1, 2], None], "numpy": ["MT19937", [0, 1, 2, 3], 624, 0, 0.0]},
             digest=11,
@@ -406,51 +405,6 @@ def loss_history(keras):
             self.losses.append(logs["loss"])
 
     return LossHistory
-
-
-class TestSettings:
-    @pytest.fixture
-    def settings(self, keras):
-        from tfos_ml.keras.checkpoint.fit_settings import fit_settings
-
-        def settings(loss="mse", rate=0.05, dropout=0.2, patience=3, weight=2.0, penalty=None):
-            layers = [
-                keras.layers.Input((3,)),
-                keras.layers.Dense(2, kernel_regularizer=penalty),
-                keras.layers.Dropout(dropout),
-            ]
-            model = keras.Sequential(layers)
-            model.compile(keras.optimizers.Adam(rate), loss)
-            stopping = keras.callbacks.EarlyStopping("loss", patience=patience)
-            return fit_settings(model, {0: 1.0, 1: weight}, {"EarlyStopping(loss) 0": stopping})
-
-        return settings
-
-    def test_of_the_same_program_do_not_differ(self, keras, settings):
-        from tfos_ml.keras.checkpoint.fit_settings import differences
-
-        def own(y, outputs):
-            return outputs
-
-        for loss in ("mse", keras.losses.Huber(2.0), own, [own], {"a": None}):
-            assert not differences(settings(loss), settings(loss))
-
-    def test_that_differ_are_named(self, keras, settings):
-        from tfos_ml.keras.checkpoint.fit_settings import differences
-
-        assert differences(settings(), settings("mae", 0.1, 0.5, 9)) == (
-            "loss (was mse, now mae), optimizer's learning_rate (was 0.05, now 0.1), rate of Dropout 0 (was 0.2, now "
-            "0.5), patience of EarlyStopping(loss) 0 (was 3, now 9)"
-        )
-        decay = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
-        assert differences(settings(rate=0.1), settings(rate=decay)).startswith(
-            "optimizer's learning_rate (was 0.1, now {'module':"
-        )
-        l2 = keras.regularizers.L2
-        assert differences(settings(penalty=l2(0.1)), settings(weight=3.0, penalty=l2(0.2))).startswith(
-            "classWeight (was {0: '1', 1: '2'}, now {0: '1', 1: '3'}), kernel_regularizer of Dense 0"
-        )
-        assert "Huber" in differences(settings(), settings(keras.losses.Huber(2.0)))
 
 
 class TestVariables:

@@ -107,14 +107,6 @@ class TestBatches:
         assert [len(b) for b in batches(agreed)] == [20, 10, 5, 1, 1] * 2
 
 
-@pytest.mark.parametrize("values", [["é", "", None, "two words"], [b"\xff", b"", None, b"ab"]])
-def test_byte_sums_are_the_same_for_types_with_wide_offsets(values):
-    narrow = pa.array(values)
-    wide = narrow.cast(pa.large_string() if pa.types.is_string(narrow.type) else pa.large_binary())
-    assert row_store_module._byte_sum(wide) == row_store_module._byte_sum(narrow) > 0
-    assert row_store_module._byte_sum(wide[1:]) == row_store_module._byte_sum(narrow[1:])
-
-
 BUDGETS = {"one window": 1 << 20, "a row a window": 1, "some": 4 * 16 * 8}
 
 

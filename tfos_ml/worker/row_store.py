@@ -82,11 +82,6 @@ class RowStore(RowFormat):
         """Size of all rows in memory."""
         return self._batches.nbytes
 
-    def byte_sum(self, column: int) -> Int64s:
-        """Sum over the bytes of a column's values, the same for any order of rows; shape ``(1,)``."""
-        total = sum(_byte_sum(leaves(batch.column(column))) for batch in self._each_batch())
-        return np.array([total % 2**62], dtype=np.int64)
-
     def bounds(self, column: int) -> tuple[float, float]:
         """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
         low, high = np.inf, -np.inf
@@ -172,13 +167,3 @@ def spread(total: int, count: int) -> Int64s:
 def rows_of_block(row_bytes: int) -> int:
     """The number of rows to gather at a time, given the size of a row."""
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, row_bytes)))
-
-
-def _byte_sum(values: pa.Array) -> int:
-    narrow = pa.types.is_string(values.type) or pa.types.is_binary(values.type)
-    if narrow or pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
-        width = np.int32 if narrow else np.int64
-        data, offsets = values.buffers()[2], np.frombuffer(values.buffers()[1], width)[values.offset :]
-        used = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[len(values)]] if len(values) else b""
-        return int(np.sum(used, dtype=np.int64)) + len(used)
-    return int(np.sum(values.to_numpy(zero_copy_only=False).view(np.uint8), dtype=np.int64))

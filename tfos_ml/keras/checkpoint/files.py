@@ -37,7 +37,7 @@ from tfos_ml.keras.checkpoint.fence import Fence
 from tfos_ml.keras.checkpoint.state import STATE, WEIGHTS, TrainingState
 
 KEPT = 2
-FORMAT = 3  # of what the files contain
+FORMAT = 4  # of what the files contain
 _BLOCK = 1 << 20
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)-")
 

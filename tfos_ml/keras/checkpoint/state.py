@@ -34,10 +34,8 @@ class TrainingState:
     history: list[dict[str, float]]  # logs of each epoch
     elapsed: float  # seconds of the next epoch
     identity: str  # fingerprint of the model and its settings
-    fingerprint: str  # of the input
     random: dict[str, Any]  # states of the generators of Python and NumPy
     digest: int  # of the variables
-    settings: dict[str, str] = field(default_factory=dict)  # further ones, only to tell what differs
     seeds: list[Array] = field(default_factory=list)  # states of Keras's seed generators
     metrics: list[Array] = field(default_factory=list)  # their states after these steps, for all rows
     variables: list[Array] = field(default_factory=list)  # all, if the file of weights lacks some

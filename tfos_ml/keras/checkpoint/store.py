@@ -19,7 +19,6 @@ from tfos_ml.data.schema import Array
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.checkpoint.callback_state import CallbackStates, keys_with_state, set_callback_states
 from tfos_ml.keras.checkpoint.files import Checkpoints
-from tfos_ml.keras.checkpoint.fit_settings import differences, fit_settings
 from tfos_ml.keras.checkpoint.state import (
     TrainingState,
     assign_all,
@@ -69,7 +68,6 @@ class StateStore:
         self._checkpoints: Checkpoints | None = None  # on the chief
         self._states: CallbackStates | None = None  # there, too
         self._terminated: list[int] = []  # signals that ask this process to end
-        self._settings: dict[str, str] = {}
         self._compiled_again = ""
         self._stack = contextlib.ExitStack()
 
@@ -111,21 +109,10 @@ class StateStore:
     def _identity(self) -> str:
         return _identity(self._variables, self._ctx) + self._compiled_again
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        """The counts of all rows, and sums over their bytes; all workers must ask for it together the first time."""
-        sums = []
-        for store in self._data.stores.values():
-            sums.append(np.array([len(store)], np.int64))
-            sums.extend(store.byte_sum(i) for i in range(len(self._ctx._node.schema.columns)))
-        return ",".join(str(int(total[0])) for total in self._group.all_sum(sums))
-
     def load(self) -> TrainingState | None:
         """The state to resume from, with its variables in the model; None if there is none."""
         if not self.has_model_dir:
             return None
-        if self._ctx.is_chief:
-            self._settings = fit_settings(self._variables.model, self._data.class_weight, self._callbacks)
         found = self._checkpoints.load() if self._checkpoints else None
         files = encode(found.state.to_files() if found else {})
         # All workers load before the first epoch, and those without the files learn here whether there are any.
@@ -149,39 +136,36 @@ class StateStore:
         return state
 
     def _check(self, state: TrainingState) -> None:
-        """Raise ``ModelError`` if the state is of another training; note if its rows were others."""
+        """Raise ``ModelError`` if the state is of another training; else note that this one continues from it."""
+        place = f"modelDir={redact(self._ctx.checkpoint_dir)!r}"
         if state.identity != self._identity:
             raise ModelError(
-                f"modelDir={redact(self._ctx.checkpoint_dir)!r} holds checkpoints of another model, or of other "
-                f"settings ({state.identity}; this fit has {self._identity}). Choose another modelDir."
+                f"{place} holds checkpoints of another model, or of other settings ({state.identity}; this fit has "
+                f"{self._identity}). Choose another modelDir."
             )
         steps = self._data.train.steps
         if state.step >= max(1, steps):
             raise ModelError(
-                f"modelDir={redact(self._ctx.checkpoint_dir)!r} has a checkpoint after step {state.step} of an epoch, "
-                f"and the rows of this fit make {steps} steps. Fit on the rows of before, or choose another modelDir."
+                f"{place} has a checkpoint after step {state.step} of an epoch, and the rows of this fit make {steps} "
+                "steps. Fit on the rows of before, or choose another modelDir."
             )
-        changes = ["other rows"] if state.fingerprint != self._fingerprint else []
         if self._ctx.is_chief:
-            self._notices += self._remarks(state, changes)
+            self._notices += self._remarks(state, place)
 
-    def _remarks(self, state: TrainingState, changes: list[str]) -> Iterator[str]:
+    def _remarks(self, state: TrainingState, place: str) -> Iterator[str]:
         """What a user may not expect of a training that resumes, or is complete."""
-        place = f"modelDir={redact(self._ctx.checkpoint_dir)!r}"
-        if state.settings and (changed := differences(state.settings, self._settings)):
-            changes.append(f"other settings: {changed}")
-        made = f" It was made with {', and '.join(changes)}." if changes else ""
-        if state.stopped or state.epoch >= self._ctx.epochs:
-            if not self._ctx.restart_count:
-                how = "in which a callback ended the training" if state.stopped else f"and epochs={self._ctx.epochs}"
-                yield (
-                    f"Nothing was trained: {place} has the state after epoch {state.epoch}, {how}.{made} Choose "
-                    "another modelDir to train from the beginning."
-                )
-        elif changes:
+        is_complete = state.stopped or state.epoch >= self._ctx.epochs
+        if is_complete and not self._ctx.restart_count:
+            how = "in which a callback ended the training" if state.stopped else f"and epochs={self._ctx.epochs}"
             yield (
-                f"Training continued from a checkpoint in {place} after epoch {state.epoch}.{made} Choose another "
-                "modelDir to start from the beginning."
+                f"Nothing was trained: {place} has the state after epoch {state.epoch}, {how}. Choose another modelDir "
+                "to train from the beginning."
+            )
+        elif not self._ctx.restart_count:
+            yield (
+                f"Training continued from a checkpoint in {place}, after epoch {state.epoch} and step {state.step}, "
+                "also with the learning rate and the rest of the optimizer's state. Choose another modelDir to train "
+                "from the beginning."
             )
         if unused := keys_with_state(state.callbacks) - {*self._callbacks}:
             yield (
@@ -199,9 +183,6 @@ class StateStore:
 
     def save(self, epoch: int, step: int, stopped: bool, seconds: float, metrics: Sequence[Array] = ()) -> None:
         """Begin to save the state after `step` steps of an epoch; `metrics` are the states of the metrics there."""
-        if not self.has_model_dir:
-            return
-        rows = self._fingerprint  # on all workers, which have agreed to save after this step, or at the end of an epoch
         if self._checkpoints is None or self._states is None:
             return
         self._checkpoints.wait()
@@ -215,10 +196,8 @@ class StateStore:
             history=list(self._history),
             elapsed=seconds,
             identity=self._identity,
-            fingerprint=rows,
             random=random_state(),
             digest=digest(self._variables.shared),
-            settings=self._settings,
             seeds=[np.array(v) for v in self._variables.seeds],
             metrics=list(metrics),
             variables=[] if is_complete else [np.array(v) for v in self._variables.shared],
