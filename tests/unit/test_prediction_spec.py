@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.errors import ModelError
+from tfos_ml.data.schema import ColumnSpec
+from tfos_ml.errors import ModelError, ShapeError
 from tfos_ml.inference.prediction import (
     BINARY,
     MULTICLASS,
@@ -10,7 +11,7 @@ from tfos_ml.inference.prediction import (
     LossInfo,
     PredictionSpec,
     classify,
-    label_problem,
+    label_constraint,
     prediction_spec_of,
 )
 
@@ -55,40 +56,41 @@ class TestLabels:
             ("sparse_categorical_crossentropy", (), THREE),
             ("sparse_categorical_crossentropy", (1,), THREE),
             ("sparse_categorical_crossentropy", (7,), STEPS),
-            ("sparse_categorical_crossentropy", (None,), STEPS),
             ("sparse_categorical_crossentropy", (7, 1), STEPS),
             ("categorical_crossentropy", (3,), THREE),
-            ("categorical_crossentropy", (None,), THREE),
             ("binary_crossentropy", (), ONE),
             ("binary_crossentropy", (1,), ONE),
             ("binary_crossentropy", (), FLAT),
             ("binary_crossentropy", (1,), FLAT),
             ("mse", (3,), THREE),
             ("mse", (7, 3), STEPS),
-            ("mse", (5,), UNKNOWN),
-            ("mse", (5,), TensorInfo("float32", (None, None))),
+            ("mse", None, UNKNOWN),
+            ("mse", (None,), TensorInfo("float32", (None, None))),
         ],
     )
-    def test_that_fit_are_taken(self, loss, label, output):
-        assert label_problem(LossInfo(loss), label, output) is None
+    def test_that_fit_have_a_shape(self, loss, label, output):
+        ndim = 1 if label is None else len(label)
+        assert label_constraint(label_of(ndim), LossInfo(loss), "out", output).shape == label
 
     @pytest.mark.parametrize(
-        ("loss", "label", "output", "wanted"),
+        ("loss", "ndim", "output", "wanted"),
         [
-            ("sparse_categorical_crossentropy", (3,), THREE, "one class index per prediction: rows of shape ()"),
-            ("sparse_categorical_crossentropy", (), STEPS, "one class index per prediction: rows of shape (7)"),
-            ("categorical_crossentropy", (), THREE, "rows of shape (3) (for class indices use sparse_"),
-            ("CategoricalCrossentropy", (4,), THREE, "rows of shape (3) (for class indices use sparse_"),
-            ("mse", (), THREE, "labels like the output: rows of shape (3)"),
-            ("mse", (2,), ONE, "labels like the output: rows of shape (1)"),
-            ("mse", (3,), STEPS, "labels like the output: rows of shape (7, 3)"),
-            ("mse", (2, 2), TensorInfo("float32", (None, None)), "rows of shape (?)"),
+            ("sparse_categorical_crossentropy", 0, STEPS, "one class index per prediction: rows of shape (7)"),
+            ("categorical_crossentropy", 0, THREE, "rows of shape (3) (for class indices use sparse_"),
+            ("mse", 0, THREE, "labels like the output: rows of shape (3)"),
+            ("mse", 1, STEPS, "labels like the output: rows of shape (7, 3)"),
+            ("mse", 3, ONE, "labels like the output: rows of shape (1)"),
         ],
     )
-    def test_that_do_not_fit_are_told_what_is_wanted(self, loss, label, output, wanted):
-        problem = label_problem(LossInfo(loss), label, output)
-        assert problem.startswith(f"{loss} needs ")
-        assert wanted in problem
+    def test_that_do_not_fit_are_told_what_is_wanted(self, loss, ndim, output, wanted):
+        with pytest.raises(ShapeError) as caught:
+            label_constraint(label_of(ndim), LossInfo(loss), "out", output)
+        assert f"{loss} needs " in str(caught.value)
+        assert wanted in str(caught.value)
+
+
+def label_of(ndim):
+    return ColumnSpec("y", "y", "label", "float32", ndim)
 
 
 class TestClassify:

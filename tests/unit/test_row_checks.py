@@ -29,8 +29,8 @@ FIVE = TensorInfo("float32", (None, 5))
 
 
 def label(loss="sparse_categorical_crossentropy", output=FIVE, dtype="int64", ndim=0, **of):
-    constraint = label_constraint(LossInfo(loss, **of), ndim, "out", output)
-    return ColumnSpec("y", "y", "label", dtype, ndim, constraint=constraint)
+    spec = ColumnSpec("y", "y", "label", dtype, ndim)
+    return dataclasses.replace(spec, constraint=label_constraint(spec, LossInfo(loss, **of), "out", output))
 
 
 @pytest.fixture

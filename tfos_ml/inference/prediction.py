@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.data.schema import Array, ColumnConstraint
-from tfos_ml.errors import ModelError
+from tfos_ml.data.schema import Array, ColumnConstraint, ColumnSpec
+from tfos_ml.errors import ModelError, ShapeError
 
 PREDICTION_SPEC_FILE = "tfos_ml_prediction.json"  # beside a SavedModel of KerasEstimator
 BINARY, MULTICLASS, PLAIN = "binary", "multiclass", "plain"
@@ -91,57 +91,39 @@ def prediction_spec_of(loss: LossInfo | None, output: TensorInfo | None) -> Pred
     return PredictionSpec()
 
 
-def label_problem(loss: LossInfo, label: tuple[int | None, ...], output: TensorInfo) -> str | None:
-    """The reason why labels of a shape do not fit an output with one of Keras' losses; None if they may fit.
+def label_constraint(label: ColumnSpec, loss: LossInfo | None, name: str, output: TensorInfo) -> ColumnConstraint:
+    """The constraint that a loss puts on a column with the labels of an output.
 
-    `label` is the shape of one row; None in it is a length that is unknown or varies.
+    Raises ``ShapeError`` if no rows with as many levels of arrays fit.
     """
-    if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
-        return None
-    row = output.shape[1:]
-    if loss.key == "sparsecategoricalcrossentropy":
-        wanted = row[:-1]
-        if _fits(label, wanted) or _fits(label, (*wanted, 1)):
-            return None
-        return f"{loss.name} needs one class index per prediction: rows of shape {shown_shape(wanted)}"
-    if _fits(label, row) or (row and row[-1] in (1, None) and _fits(label, row[:-1])):
-        return None
-    if label and label[-1] in (1, None) and _fits(label[:-1], row):
-        return None
-    hint = " (for class indices use sparse_categorical_crossentropy)" if loss.key in _ONE_HOT_LOSSES else ""
-    return f"{loss.name} needs labels like the output: rows of shape {shown_shape(row)}{hint}"
-
-
-def label_shape(loss: LossInfo, ndim: int, output: TensorInfo) -> tuple[int | None, ...] | None:
-    """The shape that rows of labels with `ndim` levels of arrays must have; None if it is not known.
-
-    None within the shape is any length.
-    """
-    if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
-        return None
-    row = output.shape[1:]
-    wanted = row[:-1] if loss.key == "sparsecategoricalcrossentropy" else row
-    if len(wanted) == ndim:
-        return wanted
-    if len(wanted) == ndim - 1:
-        return (*wanted, 1)
-    return wanted[:-1] if len(wanted) == ndim + 1 else None
-
-
-def label_constraint(loss: LossInfo | None, ndim: int, name: str, output: TensorInfo) -> ColumnConstraint:
-    """The constraint that a loss puts on labels of an output, in a column with `ndim` levels of arrays."""
     if loss is None:
         return ColumnConstraint()
     tensor = f"output '{name}' is {output}, trained with {loss.name},"
-    shape = label_shape(loss, ndim, output)
+    shape = _label_shape(label, loss, name, output)
     classes = output.shape[-1] if output.shape and len(output.shape) > 1 else None
     if loss.from_keras and loss.key == "sparsecategoricalcrossentropy" and classes:
         return ColumnConstraint(tensor, shape, classes, loss.ignore_class)
     return ColumnConstraint(tensor, shape, probabilities=loss.from_keras and loss.key in _BINARY_LOSSES)
 
 
-def _fits(label: tuple[int | None, ...], row: tuple[int | None, ...]) -> bool:
-    return len(label) == len(row) and all(a is None or b is None or a == b for a, b in zip(label, row, strict=True))
+def _label_shape(label: ColumnSpec, loss: LossInfo, name: str, output: TensorInfo) -> tuple[int | None, ...] | None:
+    """The shape that rows of labels must have, in which None is any length; None if it is not known."""
+    if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
+        return None
+    has_indices = loss.key == "sparsecategoricalcrossentropy"
+    wanted = output.shape[1:-1] if has_indices else output.shape[1:]
+    if len(wanted) == label.ndim:
+        return wanted
+    if len(wanted) == label.ndim - 1:
+        return (*wanted, 1)
+    if not has_indices and wanted[label.ndim :] in ((1,), (None,)):
+        return wanted[:-1]
+    needs = "one class index per prediction" if has_indices else "labels like the output"
+    hint = " (for class indices use sparse_categorical_crossentropy)" if loss.key in _ONE_HOT_LOSSES else ""
+    raise ShapeError(
+        f"Label column '{label.column}' has rows of shape {shown_shape((None,) * label.ndim)}, but output '{name}' is "
+        f"{output}: {loss.name} needs {needs}: rows of shape {shown_shape(wanted)}{hint}."
+    )
 
 
 def shown_shape(shape: tuple[int | None, ...]) -> str:

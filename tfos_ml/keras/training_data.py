@@ -18,7 +18,7 @@ from tfos_ml.data.order import Int64s
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import EmptyDataError, LabelRangeError, ModelError
 from tfos_ml.keras.collectives.group import WorkerGroup
-from tfos_ml.keras.model.column_checks import check_class_weight, check_label
+from tfos_ml.keras.model.column_checks import check_class_weight
 from tfos_ml.keras.model.inspection import ModelDescription
 from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.worker.model_tensors import (
@@ -72,7 +72,9 @@ class TrainingData:
         self.stores: dict[str, RowStore] = {name: ctx._node.rows.store(name) for name in STREAMS}
         self._shapes = self.stores["train"].shapes
         self._inputs = input_specs(model, self._schema, self._shapes)
-        self._check_labels()
+        if class_weight:
+            for i in self._schema.of("label"):
+                check_class_weight(self._schema.columns[i], self._shapes[i], description)
         totals = {"train": ctx.row_count, "validation": ctx.validation_row_count}  # rows of all workers
         self._check_rows(totals)
         places = self._places(totals["train"], group)
@@ -164,17 +166,6 @@ class TrainingData:
                 f"no row of {rows['train']} is for validation. Raise validationSplit, mark rows in "
                 "validationIndicatorCol, or unset them"
             )
-
-    def _check_labels(self) -> None:
-        outputs = self._description.outputs
-        for i in self._schema.of("label"):
-            spec = self._schema.columns[i]
-            if self.class_weight:
-                check_class_weight(spec, self._shapes[i], self._description)
-            if outputs is None or (len(outputs) > 1 and spec.name not in outputs):
-                continue
-            name = spec.name if spec.name in outputs else next(iter(outputs))
-            check_label(spec, self._shapes[i], name, self._description)
 
     def range_error(self, error: Exception) -> LabelRangeError | ModelError | None:
         """The error for numbers that TensorFlow rejects as classes or indices; None if its message is about another.

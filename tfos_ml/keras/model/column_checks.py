@@ -10,7 +10,7 @@ from tfos_ml import errors
 from tfos_ml.data.attributes import check_vector_width, class_count
 from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.schema import ColumnConstraint, ColumnSpec, FeedSchema
-from tfos_ml.inference.prediction import label_constraint, label_problem, shown_shape
+from tfos_ml.inference.prediction import label_constraint, shown_shape
 from tfos_ml.inference.saved_model import shown_tensors
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
     """Raise if a column can never become its input, label or weight of the model.
 
     ``SignatureError`` if names do not match, or a column of text is bound to numbers; ``ColumnNotFoundError`` if there
-    is no label and the loss needs one; ``ColumnTypeError`` or ``ShapeError`` if a label does not fit its output.
+    is no label and the loss needs one; ``ColumnTypeError`` if labels or weights are not numbers.
     """
     _check_features([columns.columns[i] for i in columns.of("feature")], description, columns.named_features)
     labels = [columns.columns[i] for i in columns.of("label")]
@@ -50,9 +50,6 @@ def check_columns(columns: FeedSchema, description: ModelDescription) -> None:
             f"The model has several outputs, {shown_tensors(description.outputs)}. Name the label column of each with "
             "labelMapping."
         )
-    for spec in labels:
-        name = spec.name if columns.named_labels else next(iter(description.outputs))
-        check_label(spec, (None,) * spec.ndim, name, description)
 
 
 def _check_weight(spec: ColumnSpec, labels: list[ColumnSpec]) -> None:
@@ -67,18 +64,6 @@ def _check_weight(spec: ColumnSpec, labels: list[ColumnSpec]) -> None:
     raise errors.ColumnTypeError(
         f"Weight column '{spec.column}' holds {held}; a weight is {wanted}. Cast it, or choose another."
     )
-
-
-def check_label(spec: ColumnSpec, row: tuple[int | None, ...], output: str, description: ModelDescription) -> None:
-    """Raise ``ShapeError`` if label rows of this shape do not fit an output and its loss."""
-    assert description.outputs is not None
-    loss = description.loss_of(output)
-    problem = loss and label_problem(loss, row, description.outputs[output])
-    if problem:
-        raise errors.ShapeError(
-            f"Label column '{spec.column}' has rows of shape {shown_shape(row)}, but output '{output}' is "
-            f"{description.outputs[output]}: {problem}."
-        )
 
 
 def check_class_weight(spec: ColumnSpec, row: tuple[int | None, ...], description: ModelDescription) -> None:
@@ -99,7 +84,10 @@ def check_class_weight(spec: ColumnSpec, row: tuple[int | None, ...], descriptio
 
 
 def constrain(columns: FeedSchema, description: ModelDescription) -> FeedSchema:
-    """The columns with the constraints of the model on their rows; supervisors check them."""
+    """The columns with the constraints of the model on their rows; supervisors check them.
+
+    Raises ``ShapeError`` if rows of a label column can never fit.
+    """
     constrained = tuple(
         dataclasses.replace(c, constraint=_constraint(c, columns, description)) for c in columns.columns
     )
@@ -114,7 +102,7 @@ def _constraint(spec: ColumnSpec, columns: FeedSchema, description: ModelDescrip
         return ColumnConstraint(f"the model's input '{name}' is {tensor}", row_shape(spec.ndim, tensor))
     if spec.role == "label" and description.outputs is not None:
         name = spec.name if columns.named_labels else next(iter(description.outputs))
-        return label_constraint(description.loss_of(name), spec.ndim, name, description.outputs[name])
+        return label_constraint(spec, description.loss_of(name), name, description.outputs[name])
     return ColumnConstraint()
 
 
