@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,31 +33,18 @@ def adapt_layers(model: keras.Model, names: Sequence[str], inputs: Mapping[str, 
     if len(wanted) < len(set(names)):
         missing = sorted(set(names) - {layer.name for layer in wanted})
         raise ModelError(f"adaptLayers can adapt layers of the model itself, but {missing} lie inside other layers.")
-    if isinstance(model, keras.Sequential):
-        _adapt_in_sequence(model, wanted, next(iter(inputs.values())))
-        return
-    if not model.inputs:
+    if not isinstance(model, keras.Sequential) and not model.inputs:
         raise ModelError(
             "adaptLayers needs a functional or sequential model, where the inputs of each layer are known. Adapt the "
             "layers of a subclassed model yourself."
         )
     for layer in wanted:
-        before = keras.Model(model.input, layer.input)
-        layer.adapt(_apply(before, inputs, model))
+        layer.adapt(_input_of(layer, inputs, model))
 
 
-def _adapt_in_sequence(model: keras.Sequential, wanted: list[Any], values: Any) -> None:
-    for layer in model.layers:
-        if layer in wanted:
-            layer.adapt(values)
-            wanted = [other for other in wanted if other is not layer]
-        if not wanted:
-            return
-        values = np.concatenate([np.asarray(layer(tf.constant(part))) for part in _parts(values)])
-
-
-def _apply(before: keras.Model, inputs: Mapping[str, Any], model: keras.Model) -> Any:
+def _input_of(layer: Any, inputs: Mapping[str, Any], model: keras.Model) -> Any:
     """The input of a layer, for all rows."""
+    before = _before(layer, model)
     rows = len(next(iter(inputs.values())))
     outputs = []
     for start in range(0, rows, _BATCH):
@@ -65,8 +53,12 @@ def _apply(before: keras.Model, inputs: Mapping[str, Any], model: keras.Model) -
     return tf.concat(outputs, 0)
 
 
-def _parts(values: Any) -> list[Any]:
-    return [values[i : i + _BATCH] for i in range(0, len(values), _BATCH)]
+def _before(layer: Any, model: keras.Model) -> Callable[[Any], Any]:
+    """The part of a model that computes the input of a layer."""
+    if not isinstance(model, keras.Sequential):
+        return keras.Model(model.input, layer.input)
+    earlier = model.layers[: model.layers.index(layer)]
+    return lambda values: functools.reduce(lambda inner, one: one(inner), earlier, values)
 
 
 def read_inputs(path: Path, schema: FeedSchema, model: keras.Model) -> dict[str, Any]:
