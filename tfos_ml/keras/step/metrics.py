@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from tfos_ml.worker.global_batches import GlobalBatches
 
 _EXACT = (
-    "AUC",
-    "BinaryIoU",
-    "FalseNegatives",
-    "FalsePositives",
-    "FBetaScore",
-    "IoU",
-    "Mean",
-    "Precision",
-    "PrecisionAtRecall",
-    "R2Score",
-    "Recall",
-    "RecallAtPrecision",
-    "SensitivityAtSpecificity",
-    "SpecificityAtSensitivity",
-    "Sum",
-    "TrueNegatives",
-    "TruePositives",
+    keras.metrics.AUC,
+    keras.metrics.BinaryIoU,
+    keras.metrics.FalseNegatives,
+    keras.metrics.FalsePositives,
+    keras.metrics.FBetaScore,
+    keras.metrics.IoU,
+    keras.metrics.Mean,
+    keras.metrics.Precision,
+    keras.metrics.PrecisionAtRecall,
+    keras.metrics.R2Score,
+    keras.metrics.Recall,
+    keras.metrics.RecallAtPrecision,
+    keras.metrics.SensitivityAtSpecificity,
+    keras.metrics.SpecificityAtSensitivity,
+    keras.metrics.Sum,
+    keras.metrics.TrueNegatives,
+    keras.metrics.TruePositives,
 )
 
 
@@ -44,12 +44,7 @@ def is_exact(metric: Any, plan: PassReductions) -> bool:
     """
     if plan.inexact is not None:
         return metric.name not in plan.inexact
-    return isinstance(metric, _classes(_EXACT))
-
-
-def _classes(names: tuple[str, ...]) -> tuple[type, ...]:
-    """The classes among `names` that this version of Keras has."""
-    return tuple(getattr(keras.metrics, name) for name in names if hasattr(keras.metrics, name))
+    return isinstance(metric, _EXACT)
 
 
 def leaf_metrics(model: keras.Model) -> list[Any]:
