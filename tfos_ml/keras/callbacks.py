@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -72,36 +72,32 @@ class InStep:
     layer_state: LayerState
 
 
+@dataclass
 class EpochState:
-    """The state that the first and the last callback share. `resumed` is what the training continues from."""
+    """The state that the first and the last callback share."""
 
-    def __init__(
-        self, group: WorkerGroup, data: TrainingData, in_step: InStep, store: StateStore, resumed: TrainingState | None
-    ):
-        self.group = group
-        self.data = data
-        self.in_step = in_step
-        self.store = store
-        self.resumed = resumed
-        self.requested = SaveRequest.NOTHING  # what this worker has requested of all
-        self.fulfilled = SaveRequest.NOTHING  # what all have done
-        self.stops_for_epoch = False  # whether ``stop_training`` only keeps Keras from looking for further batches
-        self.logs: dict[str, Any] = {}  # of the last step, on this worker's rows
-        self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
-        self.replaced_in_test: dict[str, float] = {}
+    group: WorkerGroup
+    data: TrainingData
+    store: StateStore
+    in_step: InStep
+    resumed: TrainingState | None  # what the training continues from
+    stops_on_nan: bool  # whether a callback ends the training where a loss is not finite; else that is an error
+    shares_logs: bool  # whether the logs of batches are the same on all workers, since a callback may decide by them
+    agrees_on_batches: bool  # whether callbacks may stop the training within an epoch
+    requested: SaveRequest = SaveRequest.NOTHING  # what this worker has requested of all
+    fulfilled: SaveRequest = SaveRequest.NOTHING  # what all have done
+    stops_for_epoch: bool = False  # whether ``stop_training`` only keeps Keras from looking for further batches
+    logs: dict[str, Any] = field(default_factory=dict)  # of the last step, on this worker's rows
+    replaced: dict[str, float] = field(default_factory=dict)  # logs that do not follow from the metrics' states
+    replaced_in_test: dict[str, float] = field(default_factory=dict)
 
 
 class EpochStartSync(keras.callbacks.Callback):
-    """The first callback: begins epochs, and makes logs the same on all workers before others see them.
+    """The first callback: begins epochs, and makes logs the same on all workers before others see them."""
 
-    `shares_logs` is whether those of batches become the same, too, because a callback may decide by them.
-    """
-
-    def __init__(self, state: EpochState, stops_on_nan: bool, shares_logs: bool):
+    def __init__(self, state: EpochState):
         super().__init__()
         self._state = state
-        self._stops_on_nan = stops_on_nan
-        self._shares_logs = shares_logs
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         state = self._state
@@ -120,12 +116,12 @@ class EpochStartSync(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._state.logs = dict(logs)
-        if self._shares_logs:
+        if self._state.shares_logs:
             in_step = self._state.in_step
             share = float(in_step.parallel.last_share)
             # All workers: whether logs are shared follows from the callbacks, chief_only ones included.
             logs.update(in_step.metrics.all_results(self._state.data.train, share, self._state.logs))
-        if self._stops_on_nan:  # on all workers, which have the same callbacks, after each step
+        if self._state.stops_on_nan:  # on all workers, which have the same callbacks, after each step
             own = int(self._state.in_step.parallel.bad_step)
             if self._state.group.all_max_number(own) > NO_STEP:
                 logs["loss"] = float("nan")
@@ -137,31 +133,12 @@ class EpochStartSync(keras.callbacks.Callback):
         logs.update({f"val_{name}": value for name, value in self._state.replaced_in_test.items()})
 
 
-class PositionReporter(keras.callbacks.Callback):
-    """Reports to the driver how far the training is, at most once a second."""
-
-    def __init__(self, state: EpochState, note_position: Callable[[Position, bool], None]):
-        super().__init__()
-        self._state, self._note_position = state, note_position
-        self._epoch, self._reported_at = 0, 0.0
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch = epoch
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if time.monotonic() - self._reported_at > TRAINED_SECONDS:
-            self._reported_at = time.monotonic()
-            data = self._state.data
-            step = min(data.first_step + batch + 1, data.train.steps)
-            self._note_position(Position(self._epoch, step, data.train.steps), False)
-
-
 class EpochEndSync(keras.callbacks.Callback):
     """The last callback: synchronizes the workers at the end of each pass.
 
     ``epoch_begins(epoch)`` is called after the callbacks of the user, and ``epoch_done(epoch, logs, seconds, stopped)``
-    when an epoch has ended on all workers. The state is saved after every `steps_between` steps. `agree_on_batches` is
-    whether callbacks may stop the training within an epoch.
+    when an epoch has ended on all workers. The state is saved after every `steps_between` steps. The chief calls
+    `note_position` at most once a second.
     """
 
     def __init__(
@@ -169,33 +146,37 @@ class EpochEndSync(keras.callbacks.Callback):
         state: EpochState,
         epoch_begins: Callable[[int], None],
         epoch_done: Callable[[int, dict[str, float], float, bool], None],
-        agree_on_batches: bool,
-        raises_on_nan: bool,
+        note_position: Callable[[Position, bool], None],
         steps_between: int | None,
     ):
         super().__init__()
         self._state = state
         self._epoch_begins = epoch_begins
         self._epoch_done = epoch_done
-        self._agree_on_batches = agree_on_batches
-        self._raises_on_nan = raises_on_nan
+        self._note_position = note_position
         self._steps_between = steps_between
         self._elapsed = 0.0 if state.resumed is None else state.resumed.elapsed  # seconds of the epoch that is resumed
-        self._began = 0.0
+        self._began = self._reported_at = 0.0
         self._epoch = self._step = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._state.store.restore_what_begins()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._epoch, self._step = epoch, self._state.data.first_step
+        if self._step:  # the epoch had begun before
+            self._state.store.restore_what_begins()
         self._began, self._elapsed = time.monotonic() - self._elapsed, 0.0
         self._all_agree_to_stop()
         self._epoch_begins(epoch)
         self._state.in_step.layer_state.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._agree_on_batches:
+        if self._state.agrees_on_batches:
             self._all_agree_to_stop()
         first, steps = self._state.data.first_step, self._state.data.train.steps
         before, self._step = self._step, min(first + batch + 1, steps)
+        self._report_position()
         if self._step == steps or self.model.stop_training:
             self._all_end_pass()
             if first and not self.model.stop_training:
@@ -204,11 +185,16 @@ class EpochEndSync(keras.callbacks.Callback):
         is_requested = self._state.in_step.parallel.has_agreed_to_save()
         is_due = self._steps_between and _crosses(self._epoch * steps, before, self._step, self._steps_between)
         if is_requested or is_due:
-            if self._raises_on_nan:
+            if not self._state.stops_on_nan:
                 self._all_check_finite()
             self._state.store.save_within_epoch(self._epoch, self._step, time.monotonic() - self._began)
         if is_requested:
             self._end_or_continue()
+
+    def _report_position(self) -> None:
+        if self._state.group.rank == 0 and time.monotonic() - self._reported_at > TRAINED_SECONDS:
+            self._reported_at = time.monotonic()
+            self._note_position(Position(self._epoch, self._step, self._state.data.train.steps), False)
 
     def _end_or_continue(self) -> None:
         """End with the state that was saved, if a worker has been told to end; else go on."""
@@ -229,13 +215,13 @@ class EpochEndSync(keras.callbacks.Callback):
 
     def _all_end_pass(self) -> None:
         """All workers call it after the last step of an epoch, or the step after which they have agreed to stop."""
-        if self._raises_on_nan:
+        if not self._state.stops_on_nan:
             self._all_check_finite()
         batches = self._state.data.train
         share = float(self._state.in_step.parallel.last_share)
         self._state.replaced = self._state.in_step.metrics.all_end_pass(batches, share, self._state.logs)
         self._state.in_step.layer_state.all_mean(len(batches) / batches.total)
-        if self._raises_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
+        if not self._state.stops_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
             _check_weights(self.model, self._epoch)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -25,7 +25,6 @@ from tfos_ml.keras.callbacks import (
     EpochStartSync,
     EpochState,
     InStep,
-    PositionReporter,
     acts_on_batches,
     reads_logs_of_batches,
     runs_here,
@@ -36,7 +35,7 @@ from tfos_ml.keras.checkpoint.state import (
     random_state,
     set_random_state,
 )
-from tfos_ml.keras.checkpoint.store import Resume, StateStore
+from tfos_ml.keras.checkpoint.store import StateStore
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.filled_lists import FilledLists
 from tfos_ml.keras.model import adapt
@@ -206,7 +205,17 @@ class _Training:
 
     def _run(self) -> None:
         resumed = self._store.load()
-        epochs = EpochState(self._group, self._data, self._keep_in_step(), self._store, resumed)
+        given = self._task.callbacks
+        epochs = EpochState(
+            self._group,
+            self._data,
+            self._store,
+            self._keep_in_step(),
+            resumed,
+            stops_on_nan=any(isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in given),
+            shares_logs=self._group.size > 1 and reads_logs_of_batches(given),
+            agrees_on_batches=acts_on_batches(given),
+        )
         first = 0 if resumed is None else resumed.epoch
         if resumed is not None and resumed.stopped:
             first = max(first, self._ctx.epochs)
@@ -233,21 +242,14 @@ class _Training:
 
     def _callbacks_in_order(self, epochs: EpochState) -> list[keras.callbacks.Callback]:
         """Those of the user, between the ones that begin and end epochs on all workers together."""
-        given = self._task.callbacks
-        stops_on_nan = any(isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in given)
-        shares_logs = self._group.size > 1 and reads_logs_of_batches(given)
-        own = [] if epochs.resumed is None else [Resume(self._variables, self._callbacks, epochs.resumed)]
-        if self._ctx.is_chief:
-            own.append(PositionReporter(epochs, self._ctx._node.note_position))
         epoch_end = EpochEndSync(
             epochs,
             epoch_begins=lambda epoch: self._look_at_model(epochs, epoch),
             epoch_done=self._epoch_done,
-            agree_on_batches=acts_on_batches(given),
-            raises_on_nan=not stops_on_nan,
+            note_position=self._ctx._node.note_position,
             steps_between=self._ctx._node.settings.checkpoint_steps,
         )
-        return [EpochStartSync(epochs, stops_on_nan, shares_logs), *self._callbacks.values(), *own, epoch_end]
+        return [EpochStartSync(epochs), *self._callbacks.values(), epoch_end]
 
     def _keep_in_step(self) -> InStep:
         """Find the plan of the training, and wrap the model; all workers do so together."""

@@ -23,7 +23,6 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,18 +39,6 @@ KEPT = 2
 FORMAT = 4  # of what the files contain
 _BLOCK = 1 << 20
 _NAME = re.compile(r"epoch-(\d+)-step-(\d+)-")
-
-
-@dataclass(frozen=True)
-class LoadedCheckpoint:
-    """A checkpoint that was read."""
-
-    state: TrainingState
-    weights: Path  # a copy of the file
-
-
-class DamagedError(ValueError):
-    """A file of a checkpoint is not as it was written."""
 
 
 class Checkpoints:
@@ -97,6 +84,11 @@ class Checkpoints:
     def weights_file(self) -> Path:
         """The file of the weights, a part of each checkpoint; write it after :meth:`wait`, and before :meth:`save`."""
         return self._scratch / WEIGHTS
+
+    @property
+    def loaded_weights(self) -> Path:
+        """A copy of the file of the weights, from the checkpoint that was loaded."""
+        return self._scratch / f"loaded-{WEIGHTS}"
 
     def save(self, state: TrainingState) -> None:
         """Begin to write a checkpoint, in a thread.
@@ -194,18 +186,18 @@ class Checkpoints:
 
     # Reading
 
-    def load(self) -> LoadedCheckpoint | None:
-        """The newest complete checkpoint; None if there is none.
+    def load(self) -> TrainingState | None:
+        """The state of the newest complete checkpoint, whose weights are copied; None if there is none.
 
         Raises ``SupersededError`` if a later attempt comes meanwhile, and ``ModelDirError`` if the store fails.
         """
         self.wait()
-        found: list[LoadedCheckpoint | None] = []
+        found: list[TrainingState | None] = []
         self._start(lambda: found.append(self._load()))
         self.wait()
         return found[0]
 
-    def _load(self) -> LoadedCheckpoint | None:
+    def _load(self) -> TrainingState | None:
         with _store_errors(self._uri, "taken over"):
             for name in filter(self._taken().counts, self._names()):
                 try:
@@ -218,7 +210,7 @@ class Checkpoints:
                     )
         return None
 
-    def _read_all(self, name: str) -> LoadedCheckpoint:
+    def _read_all(self, name: str) -> TrainingState:
         with self._fs.open_input_stream(f"{self._root}/{name}/{STATE}") as stream:
             about = json.loads(stream.read())
         if about["format"] != FORMAT:
@@ -226,22 +218,21 @@ class Checkpoints:
                 f"modelDir={redact(self._uri)!r} has a checkpoint of format {about['format']}, written by another "
                 f"version of tfos_ml; this one reads format {FORMAT}. Choose another modelDir."
             )
-        copy = self._scratch / f"resumed-{WEIGHTS}"
         files = {STATE: about["state"].encode()}
         for file, checksum in about["files"].items():
             if file == WEIGHTS:
                 self._postpone(self._fs.get_file_info(f"{self._root}/{name}/{file}").size or 0)
-                with open(copy, "wb") as weights:
+                with open(self.loaded_weights, "wb") as weights:
                     self._read(f"{name}/{file}", weights, checksum)
             else:
                 self._read(f"{name}/{file}", data := io.BytesIO(), checksum)
                 files[file] = data.getvalue()
-        return LoadedCheckpoint(TrainingState.from_files(files), copy)
+        return TrainingState.from_files(files)
 
     def _read(self, path: str, target: BinaryIO, checksum: int) -> None:
         with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
             if _copy(stream, target) != checksum:
-                raise DamagedError(f"{path} is damaged")
+                raise ValueError(f"{path} is damaged")
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Saves and loads the state of a training, for all workers together; and restores what Keras resets when it begins."""
+"""Saves and loads the state of a training, for all workers together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from tfos_ml.common.redact import redact
@@ -68,6 +67,7 @@ class StateStore:
         self._checkpoints: Checkpoints | None = None  # on the chief
         self._states: CallbackStates | None = None  # there, too
         self._terminated: list[int] = []  # signals that ask this process to end
+        self._loaded: tuple[TrainingState, list[Array]] | None = None  # what it resumes from; scalars of its optimizers
         self._compiled_again = ""
         self._stack = contextlib.ExitStack()
 
@@ -114,7 +114,7 @@ class StateStore:
         if not self.has_model_dir:
             return None
         found = self._checkpoints.load() if self._checkpoints else None
-        files = encode(found.state.to_files() if found else {})
+        files = encode(found.to_files() if found else {})
         # All workers load before the first epoch, and those without the files learn here whether there are any.
         contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
         if not contents:
@@ -123,12 +123,13 @@ class StateStore:
             return None
         state = TrainingState.from_files(contents)
         self._check(state)
-        if found:
+        if self._checkpoints:
             self._note_saved(state)
-            load_weights(self._variables, found.weights, state.variables, state.digest)
+            load_weights(self._variables, self._checkpoints.loaded_weights, state.variables, state.digest)
             assign_all(self._variables.seeds, state.seeds)
         broadcast_variables(self._variables, self._group, self._ctx.is_chief)
         set_random_state(state.random)
+        self._loaded = state, [np.array(v) for v in self._variables.scalars]
         self._history.extend(state.history)
         if self._ctx.is_chief:
             for epoch, logs in enumerate(self._history):
@@ -173,6 +174,13 @@ class StateStore:
                 f"{sorted(self._callbacks)}."
             )
 
+    def restore_what_begins(self) -> None:
+        """Restore what callbacks have just reset, at the beginning of the training or of the epoch that it resumes."""
+        if self._loaded is not None:
+            state, scalars = self._loaded
+            assign_all(self._variables.scalars, scalars)
+            set_callback_states(self._callbacks, state.callbacks)
+
     def _note_saved(self, state: TrainingState) -> None:
         self._ctx._node.note_position(Position(state.epoch, state.step, self._data.train.steps), is_saved=True)
 
@@ -209,30 +217,6 @@ class StateStore:
         """Wait until what was saved is complete."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
-
-
-class Resume(keras.callbacks.Callback):
-    """Restores what callbacks have reset for the new ``fit``, and at the beginning of an epoch that had begun."""
-
-    def __init__(self, variables: TrainingVariables, callbacks: Mapping[str, Any], state: TrainingState):
-        super().__init__()
-        self._callbacks = callbacks
-        self._state = state
-        self._variables = variables
-        self._scalars = [np.asarray(v).copy() for v in variables.scalars]
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Restore what the other callbacks have just reset."""
-        self._restore()
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Restore what the other callbacks have begun anew, if the epoch had begun before."""
-        if self._state.step and epoch == self._state.epoch:
-            self._restore()
-
-    def _restore(self) -> None:
-        assign_all(self._variables.scalars, self._scalars)
-        set_callback_states(self._callbacks, self._state.callbacks)
 
 
 @contextlib.contextmanager
