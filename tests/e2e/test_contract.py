@@ -107,11 +107,11 @@ def test_several_param_maps_share_rows_that_are_computed_once(spark):
     fits = job.fitMultiple(df, [{job.predictBatchSize: 3}, {job.predictBatchSize: 5}])
     found = {}
 
-    def advance():
+    def advance(fits):
         index, model = next(fits)
         found[index] = model
 
-    threads = [threading.Thread(target=advance) for _ in range(2)]
+    threads = [threading.Thread(target=advance, args=(fits,)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -120,6 +120,7 @@ def test_several_param_maps_share_rows_that_are_computed_once(spark):
         next(fits)
     assert {index: model.getPredictBatchSize() for index, model in found.items()} == {0: 3, 1: 5}
     assert computed.value == 20
+    del fits
     assert not spark.sparkContext._jsc.getPersistentRDDs()
     assert [m.getPredictBatchSize() for m in job.fit(df, [{job.predictBatchSize: 2}])] == [2]
 

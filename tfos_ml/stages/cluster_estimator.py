@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,7 +37,6 @@ from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 from tfos_ml.protocol.paths import is_remote
-from tfos_ml.stages.fit_iterator import FitIterator
 from tfos_ml.stages.fit_listener import FitListener, listening
 from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome, warn_of_skipped_rows
 from tfos_ml.stages.input_mode import InputMode
@@ -301,8 +301,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         Parameters
         ----------
         dataset : pyspark.sql.DataFrame
-            The rows; persisted until the last model is fitted, unless it is already. With ``cacheDir`` they are
-            written to a directory in it instead, which is deleted then.
+            The rows; persisted while the iterator exists, unless they are already. With ``cacheDir`` they are written
+            to a directory in it instead, which is deleted then.
         paramMaps : sequence of dict
             Params by param.
 
@@ -315,15 +315,17 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         check_not_streaming(dataset, f"{type(self).__name__}.fitMultiple")
         estimator, shared = self.copy(), ExitStack()
         listening().adopt(estimator)
-        if self._get("inputMode") == InputMode.TENSORFLOW:  # the nodes read the files of this very plan
-            return FitIterator(estimator, dataset, paramMaps, shared.close)
         level = dataset.storageLevel
-        if self._get("cacheDir"):  # a search gives each of its folds to a call of its own
+        if self._get("inputMode") == InputMode.TENSORFLOW:
+            pass  # the nodes read the files of this very plan
+        elif self._get("cacheDir"):  # a search gives each of its folds to a call of its own
             estimator.setCacheDir(snapshot_of_search(self._get("cacheDir"), dataset.sparkSession, shared))
         elif not (level.useMemory or level.useDisk):
             dataset = dataset.persist()
             shared.callback(dataset.unpersist)
-        return FitIterator(estimator, dataset, paramMaps, shared.close)
+        models: Iterator[tuple[int, TFModel]] = Estimator.fitMultiple(estimator, dataset, list(map(dict, paramMaps)))
+        weakref.finalize(models, shared.close).atexit = False  # Spark ends with the program, too
+        return models
 
 
 def snapshot_of_search(cache_dir: str, spark: SparkSession, shared: ExitStack) -> str:
