@@ -169,10 +169,10 @@ def test_custom_objects_go_along(keras, df):
 
 def test_roles_and_params_that_exclude_each_other(keras, df, no_job):
     job = KerasEstimator(model=network(keras), clusterSize=2)
-    with pytest.raises(errors.ClusterConfigError, match="Keras 3 does not support ParameterServerStrategy.*tf_keras"):
-        KerasEstimator(model=network(keras), clusterSize=2, numPS=1).fit(df)
-    with pytest.raises(errors.ClusterConfigError, match="needs no evaluator"):
-        KerasEstimator(model=network(keras), clusterSize=2, evalNode=True).fit(df)
+    with pytest.raises(errors.ParamError, match="'numPS' .Keras 3 does not support ParameterServerStrategy.*tf_keras"):
+        KerasEstimator(model=network(keras), clusterSize=2, numPS=1)
+    with pytest.raises(errors.ParamError, match="'evalNode' .all workers evaluate"):
+        KerasEstimator(model=network(keras), clusterSize=2, evalNode=True)
     with pytest.raises(errors.ParamError, match="exclude each other"):
         job.copy().setValidationSplit(0.5).setValidationIndicatorCol("label").fit(df)
     with pytest.raises(errors.ParamError, match=r"classWeight must be a non-empty dict.*Received: \{'a': 1\}"):

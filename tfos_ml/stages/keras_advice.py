@@ -1,4 +1,4 @@
-"""Errors and warnings of ``KerasEstimator`` about arguments and models that would not do what they seem to."""
+"""Warnings and errors of ``KerasEstimator`` about callbacks and models that would not do what they seem to."""
 
 from __future__ import annotations
 
@@ -18,32 +18,6 @@ _TAKE_PROBABILITIES = {
     "categoricalfocalcrossentropy": "softmax",
     "sparsecategoricalcrossentropy": "softmax",
 }
-
-_NO_SERVERS: tuple[type[errors.TfosMlError], str] = (
-    errors.ClusterConfigError,
-    "KerasEstimator cannot train with parameter servers (numPS): Keras 3 does not support ParameterServerStrategy. "
-    "Leave numPS out to train synchronously; or train a tf_keras (Keras 2) model, or plain TensorFlow variables, "
-    "with TFEstimator and nodeEnv={'TF_USE_LEGACY_KERAS': '1'}.",
-)
-_REFUSED: dict[str, tuple[type[errors.TfosMlError], str]] = {
-    **dict.fromkeys(["numPS", "driverPSNodes"], _NO_SERVERS),
-    "evalNode": (
-        errors.ClusterConfigError,
-        "KerasEstimator needs no evaluator (evalNode): all workers evaluate, each row once. Leave it out, and mark the "
-        "rows with validationIndicatorCol or set validationSplit.",
-    ),
-    "inputMode": (
-        errors.ParamError,
-        "KerasEstimator trains on rows that Spark feeds; inputMode is for TFEstimator. Leave it out.",
-    ),
-}
-
-
-def refuse_param(name: str) -> None:
-    """Raise an error with advice if a Param of ``TFEstimator`` is none of ``KerasEstimator``."""
-    if name in _REFUSED:
-        error_class, reason = _REFUSED[name]
-        raise error_class(reason)
 
 
 def warn_of_monitors(callbacks: Sequence[Any]) -> None:

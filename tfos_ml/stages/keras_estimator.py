@@ -46,7 +46,6 @@ from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, Program
 from tfos_ml.stages.evaluation_spec import EvaluationSpec
 from tfos_ml.stages.keras_advice import (
-    refuse_param,
     refuse_unreduced,
     warn_of_activations,
     warn_of_idle_layers,
@@ -132,8 +131,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             if given.get(name) is not None:
                 setter(given[name])
             given.pop(name, None)
-        for name in given:
-            refuse_param(name)
         return super()._set_given(given)
 
     def setModel(self, value: Any) -> KerasEstimator:

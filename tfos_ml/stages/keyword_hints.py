@@ -1,4 +1,4 @@
-"""What Keras, Horovod, Elephas and other estimators of Spark call what Params of tfos_ml do."""
+"""What other estimators call what Params of a stage do: those of Keras, Horovod, Elephas and Spark, and TFEstimator."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ _SAME = {
     "maxIter": "epochs",
 }
 _OF_COMPILE = ("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics", "run_eagerly", "jit_compile")
+_NO_SERVERS = (
+    "Keras 3 does not support ParameterServerStrategy: leave it out to train synchronously; or train a tf_keras "
+    "(Keras 2) model, or plain TensorFlow variables, with TFEstimator and nodeEnv={'TF_USE_LEGACY_KERAS': '1'}"
+)
 _ALL_ROWS = "an epoch has all rows, in steps of batchSize; leave it out"
 _ADVICE = {
     **{name: f"pass it to model.compile({name}=...)" for name in _OF_COMPILE},
@@ -37,6 +41,10 @@ _ADVICE = {
     "validation_data": "mark its rows in the DataFrame, and set validationIndicatorCol",
     "store": "Spark feeds the rows, so none is needed; checkpoints are kept in modelDir, the model in exportDir",
     "backend": "nodes run on Spark's executors; leave it out",
+    "numPS": _NO_SERVERS,
+    "driverPSNodes": _NO_SERVERS,
+    "evalNode": "all workers evaluate, each row once: leave it out, and set validationSplit or validationIndicatorCol",
+    "inputMode": "Spark feeds the rows; leave it out",
 }
 
 
