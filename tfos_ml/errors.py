@@ -28,7 +28,6 @@
     ├── MissingPackageError          pyspark, TensorFlow or MLflow is not installed
     ├── NoSummaryError               a model that was not made by fit has no summary
     ├── FitCancelledError            the Spark job was canceled, or the session stopped
-    │   └── TrialPrunedError         a search has ended a fit that is worse than others were
     ├── SearchError                  no trial of a search has a result
     ├── ResultSizeError              the results exceed spark.driver.maxResultSize
     ├── ReservationTimeoutError      the nodes did not all start in time
@@ -66,8 +65,6 @@ nodes (broken collectives) are not.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from tfos_ml.excerpt import message_excerpt, output_excerpt, traceback_excerpt
 
@@ -177,9 +174,6 @@ class CorruptRecordError(DataError):
         self.file = file
         self.offset = offset
 
-    def __reduce__(self) -> Any:
-        return type(self), (*self.args, self.file, self.offset)
-
 
 class ShapeError(DataError):
     """Rows do not have the shape or dtype that is expected."""
@@ -207,10 +201,6 @@ class NoSummaryError(TfosMlError, RuntimeError):
 
 class FitCancelledError(TfosMlError):
     """The Spark job of a fit was canceled from outside, or its session was stopped."""
-
-
-class TrialPrunedError(FitCancelledError):
-    """The pruner of a search has ended a fit, because other trials were better after as many epochs."""
 
 
 class SearchError(TfosMlError):
@@ -311,14 +301,6 @@ class NodeError(TfosMlError):
         where = f"{self.role}:{self.index} on {self.host}: " if self.role else ""
         last = "Last output of the node:\n" + output if output else ""
         return "\n\n".join(part for part in (where + message, traceback, last) if part)
-
-    def __reduce__(self) -> Any:
-        state = {k: v for k, v in self.__dict__.items() if k != "message"}
-        return _rebuild, (type(self), self.message, state)
-
-
-def _rebuild(cls: type[NodeError], message: str, state: dict[str, Any]) -> NodeError:
-    return cls(message, **state)
 
 
 class TrainFnError(NodeError):

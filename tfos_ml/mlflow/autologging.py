@@ -57,7 +57,8 @@ def autolog(
     - the model (flavor ``tfos_ml``) with signature and input example. If the estimator is a stage of a ``Pipeline``,
       also the whole ``PipelineModel`` (name ``pipeline``, Spark's flavor; not on Spark Connect);
     - what ``model.evaluate(test)`` returns, as ``loss_test``, after the variable that has the DataFrame;
-    - if the fit fails, the cause: status FAILED, tag ``tfos_ml.error``, artifact ``error.txt``.
+    - if the fit fails, the cause: status FAILED, or KILLED if it was canceled; tag ``tfos_ml.error``, artifact
+      ``error.txt``.
 
     If MLflow does not answer, the fit continues and one warning is logged.
 

@@ -13,7 +13,7 @@ from tfos_ml.common import filesystems
 from tfos_ml.common.limits import POLL_SECONDS, TRIALS_END_SECONDS
 from tfos_ml.common.spark_api import inheriting
 from tfos_ml.driver.spark_job import SparkJob
-from tfos_ml.errors import ModelError, ParamError, TrialPrunedError
+from tfos_ml.errors import FitCancelledError, ModelError, ParamError
 from tfos_ml.protocol.messages import Report
 from tfos_ml.stages.cluster_estimator import ClusterEstimator, cluster_estimators
 from tfos_ml.stages.tf_model import TFModel
@@ -43,7 +43,7 @@ class Objective:
     cache_dirs: Sequence[str] = ()
 
     def __call__(self, trial: Any) -> float:
-        """The value of a trial; raises ``TrialPrunedError``, and whatever the fit raises."""
+        """The value of a trial; raises ``FitCancelledError`` if it is pruned, and whatever the fit raises."""
         param_map = chosen(self.space, trial, self.estimator)
         values = [self._value(trial, number, param_map) for number in range(len(self.folds))]
         return sum(values) / len(values)
@@ -81,22 +81,22 @@ class Watch:
 
     def __init__(self, trial: Any, metric: str):
         self._trial, self._metric = trial, metric
-        self._epoch, self._is_pruned = -1, False
+        self._epoch = -1.0  # the last one that was reported
 
     def __call__(self, reports: Sequence[Report]) -> None:
-        """Take what the nodes have reported; raises ``TrialPrunedError`` once."""
+        """Take what the nodes have reported; raises ``FitCancelledError`` once."""
         for report in reports:
             epoch, value = report.epoch, report.metrics.get(self._metric)
-            if self._is_pruned or epoch is None or value is None or epoch <= self._epoch:
+            if epoch is None or value is None or epoch <= self._epoch:
                 continue
             self._epoch = epoch
             self._trial.report(value, epoch)
             if self._trial.should_prune():
-                self._is_pruned = True
+                self._epoch = math.inf  # the trial has ended
                 raise _PrunedError(self._trial.number, epoch, self._metric, value)
 
 
-class _PrunedError(TrialPrunedError):
+class _PrunedError(FitCancelledError):
     def __init__(self, trial: int, epoch: int, metric: str, value: float):
         super().__init__(f"Trial {trial} was pruned after epoch {epoch + 1}, with {metric}={value:.6g}.")
         self.time = time.monotonic()
