@@ -151,7 +151,8 @@ def test_password_of_the_export_dir_is_not_saved_with_the_model(saved_model, tmp
     model._restore(files, {})  # as a stage that was saved, whose SavedModel is not read from there again
     tfos_ml.mlflow.save_model(model, str(tmp_path / "model"))
     assert not [path for path in (tmp_path / "model").rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
-    loaded = tfos_ml.mlflow.load_model(str(tmp_path / "model"))
+    with pytest.warns(UserWarning, match="without the secrets that these Params may have: exportDir"):
+        loaded = tfos_ml.mlflow.load_model(str(tmp_path / "model"))
     assert loaded.getExportDir() == "s3://bucket/models/1"
     assert str(loaded.signature()) == str(make_model(saved_model).signature())
 

@@ -29,7 +29,6 @@ from tfos_ml.stages.fit_listener import FitListener
 from tfos_ml.stages.tf_model import scoring_at
 
 if TYPE_CHECKING:
-    from mlflow.models.model import ModelInfo
     from pyspark.ml import PipelineModel
     from pyspark.sql import DataFrame
 
@@ -179,7 +178,7 @@ class FitRun(FitListener):
         self._end("FINISHED")
 
     @_never_raises
-    def log_pipeline(self, model: PipelineModel) -> None:
+    def _log_pipeline(self, model: PipelineModel) -> None:
         """Log the pipeline of which the fitted model is a stage."""
         name = self._options.registered_model_name if self._registers_pipeline else None
         log = functools.partial(pipelines.log_pipeline, step=self._logged_step, registered=name)
@@ -191,9 +190,9 @@ class FitRun(FitListener):
         if isinstance(error, errors.NodeError):  # so the job had started
             self._write_overview()
         self._writer.close()
-        was_killed = not isinstance(error, Exception) or isinstance(error, errors.TrialPrunedError)
+        was_canceled = not isinstance(error, Exception) or isinstance(error, errors.FitCancelledError)
         self._writer.attempt(lambda: self._log_error(error))
-        self._end("KILLED" if was_killed else "FAILED")
+        self._end("KILLED" if was_canceled else "FAILED")
 
     def _end(self, status: str) -> None:
         try:
@@ -222,25 +221,21 @@ class FitRun(FitListener):
         self._client.log_inputs(self._run.run_id, [DatasetInput(dataset._to_mlflow_entity(), tags)])
 
     def _log_model(self, model: TFModel) -> None:
-        name = None if self._registers_pipeline else self._options.registered_model_name
+        columns = {spec.column: spec for spec in self._feed_columns()}
         try:
-            self._log(model, "model", self._logged_step, self._example(), name)
-            pipelines.note(self)
+            flavor.log_model(
+                model,
+                "model",
+                run_id=self._run.run_id,
+                **versions.at_step(self._logged_step),
+                signature=model_signature(scoring_at(model, Path()), columns),
+                input_example=self._example(),
+                registered_model_name=None if self._registers_pipeline else self._options.registered_model_name,
+                validate_serving_input=False,  # or the driver would load TensorFlow and the model
+            )
+            pipelines.add_logger(self._log_pipeline)
         except errors.NothingExportedError:
             logger.debug("No model is logged, because trainFn has exported none")
-
-    def _log(self, model: TFModel, name: str, step: int, example: Any, registered: str | None) -> ModelInfo:
-        columns = {spec.column: spec for spec in self._feed_columns()}
-        return flavor.log_model(
-            model,
-            name,
-            run_id=self._run.run_id,
-            **versions.at_step(step),
-            signature=model_signature(scoring_at(model, Path()), columns),
-            input_example=example,
-            registered_model_name=registered,
-            validate_serving_input=False,  # or the driver would load TensorFlow and the model
-        )
 
     def _feed_columns(self) -> Sequence[ColumnSpec]:
         return self._estimator._feed_schema(self._dataset.schema).columns

@@ -21,7 +21,6 @@ from mlflow.models import Model
 from tfos_ml import errors
 from tfos_ml.common.directories import owned_prefix
 from tfos_ml.common.extras import version_of
-from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import packages, pyfunc, versions
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
 
@@ -207,17 +206,8 @@ def _check(model: Any) -> None:
 
 def _write(model: TFModel, scoring: Any, data: Path) -> None:
     """Write the data directory of the MLflow model."""
-    from tfos_ml.stages.persistence import metadata_of
-    from tfos_ml.stages.tf_model import archive_of
+    from tfos_ml.stages.persistence import metadata_of, without_secrets
 
-    archive_of(model).unpack(data / pyfunc.SAVED_MODEL)
+    model._packed().unpack(data / pyfunc.SAVED_MODEL)
     pyfunc.write_scoring(scoring, data)
-    (data / STAGE_FILE).write_text(json.dumps(_shareable(metadata_of(model)), indent=1))
-
-
-def _shareable(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Remove passwords from ``exportDir``; a saved model does not read that again."""
-    params = metadata["paramMap"]
-    if "exportDir" in params:
-        params = {**params, "exportDir": redact(params["exportDir"], mark="")}
-    return {**metadata, "paramMap": params}
+    (data / STAGE_FILE).write_text(json.dumps(without_secrets(metadata_of(model)), indent=1))

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mlflow.environment_variables import MLFLOW_DFS_TMP
 
@@ -30,15 +30,10 @@ NAME = "pipeline"
 _CONNECT = "pyspark.ml.connect"
 
 
-class LogsPipelines(Protocol):
-    """The listener of a fit; logs the pipeline of which the fitted model is a stage."""
-
-    def log_pipeline(self, model: PipelineModel) -> None:
-        """Log the pipeline; must not raise."""
-
-
-_fits: ContextVar[list[LogsPipelines] | None] = ContextVar("tfos_ml_fits_of_pipeline", default=None)
-"""The logged fits within the pipeline that this thread fits; None if it fits no pipeline."""
+_loggers: ContextVar[list[Callable[[PipelineModel], None]] | None] = ContextVar(
+    "tfos_ml_pipeline_loggers", default=None
+)
+"""Of the logged fits within the pipeline that this thread fits; None if it fits no pipeline."""
 
 
 def follow_pipelines() -> None:
@@ -57,29 +52,29 @@ def leave_pipelines() -> None:
 
 def is_within(dataset: DataFrame) -> bool:
     """Whether a fit in this thread is one of a pipeline that will be logged."""
-    return _fits.get() is not None and not is_connect(dataset.sparkSession)
+    return _loggers.get() is not None and not is_connect(dataset.sparkSession)
 
 
-def note(fit: LogsPipelines) -> None:
-    """Note that the model of a fit in this thread has been logged."""
-    fits = _fits.get()
-    if fits is not None:
-        fits.append(fit)
+def add_logger(log: Callable[[PipelineModel], None]) -> None:
+    """After a fit in this thread: log the pipeline of which it is a stage, if it is one; `log` must not raise."""
+    loggers = _loggers.get()
+    if loggers is not None:
+        loggers.append(log)
 
 
 def _followed(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def fit(self: Any, dataset: DataFrame) -> Any:
-        if _fits.get() is not None:  # within another pipeline, which is logged as a whole
+        if _loggers.get() is not None:  # within another pipeline, which is logged as a whole
             return original(self, dataset)
-        fits: list[LogsPipelines] = []
-        token = _fits.set(fits)
+        loggers: list[Callable[[PipelineModel], None]] = []
+        token = _loggers.set(loggers)
         try:
             model = original(self, dataset)
         finally:
-            _fits.reset(token)
-        if fits and not is_connect(dataset.sparkSession):
-            fits[0].log_pipeline(model)
+            _loggers.reset(token)
+        if loggers and not is_connect(dataset.sparkSession):
+            loggers[0](model)
         return model
 
     return fit

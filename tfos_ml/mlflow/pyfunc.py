@@ -72,9 +72,7 @@ def _series(array: pa.Array, index: Any) -> pd.Series[Any]:
     if pa.types.is_list(array.type) and pa.types.is_list(array.type.value_type):
         return pd.Series(array.to_pylist(), index=index, dtype=object)
     values = array.to_numpy(zero_copy_only=False)
-    return pd.Series(
-        values, index=index, dtype=values.dtype
-    )  # without the dtype, pandas 3 would replace None by NaN in text
+    return pd.Series(values, index=index, dtype=values.dtype)  # else pandas 3 would replace None by NaN in text
 
 
 def _load_pyfunc(path: str) -> ServedModel:

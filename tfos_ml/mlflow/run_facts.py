@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import os
 import platform
 import re
 import traceback
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PARAM_CHARACTERS = 6000  # MLflow's limit
 NOT_LOGGED = "(not logged)"
 _SIMPLE = (str, int, float, bool, list, tuple, type(None))
+_PACKAGES = ("tfos_ml", "tensorflow", "keras", "pyspark", "pyarrow")
 _ALWAYS = ("clusterSize", "epochs", "batchSize")  # logged even if they have their defaults
 
 
@@ -65,14 +66,20 @@ def _shown(name: str, value: Any) -> Any:
 
 def tags_of(estimator: ClusterEstimator) -> dict[str, str]:
     """Tags with the estimator, the number of nodes by role, and versions."""
-    estimator_class = type(estimator)
     return {
-        "estimator_name": estimator_class.__name__,
-        "estimator_class": f"{estimator_class.__module__}.{estimator_class.__name__}",
+        **class_tags(estimator),
         "tfos_ml.uid": estimator.uid,
         "tfos_ml.cluster": _shape(estimator),
         "python.version": platform.python_version(),
-        **{f"{package}.version": version for package, version in _versions().items()},
+        **{f"{package}.version": version for package in _PACKAGES if (version := version_of(package)) is not None},
+    }
+
+
+def class_tags(stage: Any) -> dict[str, str]:
+    """The tags by which MLflow's own autologging names an estimator or a search."""
+    return {
+        "estimator_name": type(stage).__name__,
+        "estimator_class": f"{type(stage).__module__}.{type(stage).__name__}",
     }
 
 
@@ -88,11 +95,6 @@ def _shape(estimator: ClusterEstimator) -> str:
 def metric_name(name: str) -> str:
     """Replace the characters that MLflow does not allow in names of metrics."""
     return re.sub(r"[^\w\-. /:]", "_", name)
-
-
-def _versions() -> dict[str, str]:
-    versions = {package: version_of(package) for package in ("tfos_ml", "tensorflow", "keras", "pyspark", "pyarrow")}
-    return {package: version for package, version in versions.items() if version is not None}
 
 
 class FittedDataset(SparkDataset):
@@ -120,13 +122,8 @@ def _source(df: DataFrame) -> Any:
     files = df.inputFiles()
     if not files:
         return CodeDatasetSource(registry.resolve_tags())
-    path = files[0] if len(files) == 1 else "/".join(_shared([file.split("/")[:-1] for file in files]))
+    path = files[0] if len(files) == 1 else os.path.commonprefix(files).rpartition("/")[0]  # noqa: RUF071  (cut at a slash)
     return SparkDatasetSource(path=redact(path, mark=""))
-
-
-def _shared(paths: list[list[str]]) -> list[str]:
-    """The leading parts that all paths share."""
-    return [parts[0] for parts in itertools.takewhile(lambda p: len(set(p)) == 1, zip(*paths, strict=False))]
 
 
 def error_text(error: BaseException, environment: Mapping[str, str]) -> str:

@@ -90,8 +90,7 @@ class _Candidates(AbstractContextManager[None]):
         self._has_folds = hasattr(search, "getNumFolds")
         self._folds = count()
         self._fit_multiple, self._evaluate = self._estimator.fitMultiple, self._evaluator.evaluate
-        name = self._evaluator.getMetricName() if hasattr(self._evaluator, "getMetricName") else "metric"
-        self._metric = run_facts.metric_name(f"search/{name}")
+        self._metric = run_facts.metric_name(f"search/{_metric_of(self._evaluator)}")
         self._fitted = threading.local()
 
     def __enter__(self) -> None:
@@ -187,11 +186,7 @@ def _log_search(client: MlflowClient, parent: Parent, search: Any) -> None:
     points = [run_facts.grid_point(point) for point in getattr(search, "getEstimatorParamMaps", list)()]
     if points:
         plain["paramMaps"] = str(len(points))
-    search_class = type(search)
-    tags = {
-        "estimator_name": search_class.__name__,
-        "estimator_class": f"{search_class.__module__}.{search_class.__name__}",
-    }
+    tags = run_facts.class_tags(search)
     client.log_batch(
         parent.run_id,
         params=[Param(name, value) for name, value in plain.items() if name not in known],
@@ -225,5 +220,8 @@ def _of_grid(search: Any, model: Any) -> tuple[str, dict[int, float], dict[str, 
     values = model.avgMetrics if hasattr(model, "avgMetrics") else model.validationMetrics
     best = max if evaluator.isLargerBetter() else min
     point = run_facts.grid_point(search.getEstimatorParamMaps()[values.index(best(values))])
-    metric = evaluator.getMetricName() if hasattr(evaluator, "getMetricName") else "metric"
-    return metric, dict(enumerate(values)), point
+    return _metric_of(evaluator), dict(enumerate(values)), point
+
+
+def _metric_of(evaluator: Any) -> str:
+    return evaluator.getMetricName() if hasattr(evaluator, "getMetricName") else "metric"
