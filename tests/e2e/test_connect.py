@@ -119,11 +119,11 @@ again = PipelineModel.load(sys.argv[1] + "/model").transform(df)
 print("scored", again.agg(F.sum(F.col("prediction") - F.col("features"))).first()[0])
 print("save begins", file=sys.stderr, flush=True)
 model.save(sys.argv[1] + "/alone")
+print("save ends", file=sys.stderr, flush=True)
 try:
     model.save(sys.argv[1] + "/alone")
 except errors.DestinationError as error:
     print("exists", "exists already" in str(error))
-print("save ends", file=sys.stderr, flush=True)
 spark.stop()
 """
 

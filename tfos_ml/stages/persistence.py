@@ -30,6 +30,7 @@ from tfos_ml.common.local_files import Content, parts_of
 from tfos_ml.common.redact import without_credentials
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import map_in_arrow, reader_context
+from tfos_ml.common.version import __version__
 from tfos_ml.errors import DestinationError, ModelError, TfosMlError
 from tfos_ml.protocol.artifacts import Artifact, publish
 from tfos_ml.stages.stage_files import DDL, HadoopFiles, Row, batches, joined
@@ -39,9 +40,8 @@ if TYPE_CHECKING:
 
 RESULT_PARTS = 128  # of each file, in one result of Spark
 _VERSION, _PARTS = "tfosMlVersion", "parts"
-_SECRET, _UNSAVED = "nodeEnv", "nodeEnvNames"  # all its values may be secrets
-_CHANGED = "withoutCredentials"  # names of Params whose URIs had users, passwords or secret parameters
-_MARK = "save.id"  # on Spark Connect, in the data of each save
+_SECRET = "nodeEnv"  # all its values may be secrets
+_LACKING = "withoutSecrets"  # names of Params that are saved without what may be a secret
 _EXISTS = "{} exists already. Choose another path, or save with write().overwrite().save()."
 
 
@@ -106,14 +106,17 @@ class StageWriter(MLWriter):
 
     def _write_by_spark(self, path: str) -> None:
         """Write with Spark, in one task that gets the files; this process cannot see what is at the path."""
-        spark, mark = self.sparkSession, uuid.uuid4().hex.encode()
-        files = {name: publish(spark, content) for name, content in {_MARK: mark, **self._stage._files()}.items()}
+        spark, mode = self.sparkSession, "overwrite" if self.shouldOverwrite else "error"
+        files = {name: publish(spark, content) for name, content in self._stage._files().items()}
         rows = map_in_arrow(spark.range(0, 1, 1, 1), partial(_published, files), DDL)
-        rows.write.mode("overwrite" if self.shouldOverwrite else "ignore").parquet(f"{path}/data")
-        if not self.shouldOverwrite and _mark_at(self.sparkSession, path) != mark:
-            raise DestinationError(_EXISTS.format(path))
-        self._write_parts(path)
-        self._write_metadata(path, "overwrite" if self.shouldOverwrite else "error")
+        try:
+            rows.write.mode(mode).parquet(f"{path}/data")
+            self._write_parts(path)
+            self._write_metadata(path, mode)
+        except AnalysisException as error:
+            if "PATH_ALREADY_EXISTS" not in str(error):
+                raise
+            raise DestinationError(_EXISTS.format(path)) from None
 
     def _write_parts(self, path: str) -> None:
         """Write the parts of the stage, each into a directory below `path`."""
@@ -122,19 +125,12 @@ class StageWriter(MLWriter):
             (writer.overwrite() if self.shouldOverwrite else writer).save(f"{path}/{name}")
 
     def _write_metadata(self, path: str, mode: str) -> None:
-        from tfos_ml.common.version import __version__
-
         given, unsaved = _without_secrets({param.name: value for param, value in self._stage._paramMap.items()})
         extra = {_VERSION: __version__, **unsaved, **self._stage._extra_metadata(), _PARTS: [*self._stage._parts()]}
         context = reader_context(self.sparkSession)
         text = DefaultParamsWriter._get_metadata_to_save(self._stage, context, extra, given)
         rows = self.sparkSession.createDataFrame([(text,)], "value string")
-        try:
-            rows.coalesce(1).write.mode(mode).text(f"{path}/metadata")
-        except AnalysisException as error:
-            if "PATH_ALREADY_EXISTS" not in str(error):
-                raise
-            raise DestinationError(_EXISTS.format(path)) from None  # of another kind of stage, without such data
+        rows.coalesce(1).write.mode(mode).text(f"{path}/metadata")
 
 
 class StageReader(MLReader[Any]):
@@ -181,7 +177,7 @@ def _read(spark: SparkSession, path: str) -> dict[str, Content]:
     """The files of a stage."""
     table = f"{path}/data"
     rows = _rows_by_spark(spark, table) if is_connect(spark) else HadoopFiles(spark, path).read_table(table)
-    return {name: content for name, content in joined(rows).items() if name != _MARK}
+    return joined(rows)
 
 
 def _rows_by_spark(spark: SparkSession, path: str) -> Iterator[Row]:
@@ -197,22 +193,8 @@ def _rows_by_spark(spark: SparkSession, path: str) -> Iterator[Row]:
             return
 
 
-def _mark_at(spark: SparkSession, path: str) -> bytes | None:
-    """The id of the save that wrote the data at `path`.
-
-    Reading data that may not exist could raise an error, which a Connect server would log with all its causes.
-    """
-    try:
-        row = spark.read.parquet(f"{path}/data").where(F.col("name") == _MARK).select("content").first()
-    except AnalysisException:  # data of another kind of stage
-        return None
-    return None if row is None else bytes(row.content)
-
-
 def metadata_of(stage: Any) -> dict[str, Any]:
     """A stage without its files and parts, for :func:`restore`; JSON-serializable."""
-    from tfos_ml.common.version import __version__
-
     return {
         "uid": stage.uid,
         _VERSION: __version__,
@@ -229,17 +211,15 @@ def without_secrets(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_secrets(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """Params without what everyone who can read the files could read, and for :func:`restore` the names of that."""
-    others = {name: value for name, value in params.items() if name != _SECRET}
-    saved = {name: without_credentials(value) for name, value in others.items()}
-    changed = sorted(name for name in others if saved[name] != others[name])
-    return saved, {_UNSAVED: sorted(params.get(_SECRET, ())), _CHANGED: changed}
+    """Params without what everyone who can read the files could read, and for :func:`restore` the names of those."""
+    saved = {name: without_credentials(value) for name, value in params.items() if name != _SECRET}
+    lacking = sorted(name for name in saved if saved[name] != params[name])
+    variables = ", ".join(sorted(params.get(_SECRET, ())))
+    return saved, {_LACKING: [*lacking, f"{_SECRET} ({variables})"] if variables else lacking}
 
 
 def restore(cls: type, metadata: dict[str, Any], files: Mapping[str, Content], path: str) -> Any:
     """A stage of a class, with the saved Params that it still has; a warning names `path` and the others."""
-    from tfos_ml.common.version import __version__
-
     stage = cls()
     stage._resetUid(metadata["uid"])
     saved = metadata.get(_VERSION)
@@ -247,17 +227,10 @@ def restore(cls: type, metadata: dict[str, Any], files: Mapping[str, Content], p
     if saved != __version__ or gone:
         note = f" It has Params that no longer exist: {gone}." if gone else ""
         warnings.warn(f"{path} was saved by tfos_ml {saved}; this is {__version__}.{note}", UserWarning, stacklevel=3)
-    if unsaved := metadata.get(_UNSAVED):
+    if lacking := metadata.get(_LACKING):
         warnings.warn(
-            f"{path} was saved without the values of {_SECRET}, which may be secrets: {', '.join(unsaved)}. Set them "
-            "with setNodeEnv before the next fit.",
-            UserWarning,
-            stacklevel=3,
-        )
-    if changed := metadata.get(_CHANGED):
-        warnings.warn(
-            f"{path} was saved without the users and passwords in {', '.join(changed)}. Set these Params again if they "
-            "need them.",
+            f"{path} was saved without the secrets that these Params may have: {', '.join(lacking)}. Set them again if "
+            "the next fit needs them.",
             UserWarning,
             stacklevel=3,
         )
