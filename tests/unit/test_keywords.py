@@ -93,8 +93,8 @@ def test_a_model_tells_what_it_is():
     model._archives[None] = Archive(LocalFile.of(packed_signature()))
     model._summary = TrainingSummary({}, 1500, 0, 0, 12.34, [])
     assert repr(model) == (
-        f"TFModel({model.uid}, inputs={{features: float32(batch, 4)}}, outputs={{dense: float32(batch, 3)}}, 10.2 kB, "
-        "fitted on 1,500 rows in 12.3 s)"
+        f"TFModel({model.uid}, inputs={{features: float32(batch, 4)}}, outputs={{dense: float32(batch, 3)}}, "
+        "0.0102 MB, fitted on 1,500 rows in 12.3 s)"
     )
     assert str(model.uid) in str([model])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -135,23 +135,13 @@ def reader_context(spark: SparkSession) -> Any:
 
 def arrow_table(df: DataFrame) -> pa.Table:
     """All rows of a DataFrame, as ``DataFrame.toArrow`` of Spark 4.0 has them."""
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     if hasattr(type(df), "toArrow"):
         return df.toArrow()
-    batches = [pa.ipc.open_stream(row[0]).read_all() for row in df.mapInArrow(_as_streams, "stream binary").collect()]
-    return pa.concat_tables(batches) if batches else to_arrow_schema(df.schema).empty_table()
-
-
-def _as_streams(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    for batch in batches:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["stream"])
+    classic: Any = df
+    batches = classic._collect_as_arrow()
+    return pa.Table.from_batches(batches) if batches else arrow_schema_of(df.schema).empty_table()
 
 
 def struct_of(ddl: str) -> StructType:
