@@ -38,7 +38,7 @@ from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 from tfos_ml.protocol.paths import is_remote
 from tfos_ml.stages.fit_listener import FitListener, listening
-from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome, warn_of_skipped_rows
+from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.input_rows import InputRows, feed_schema, files_to_read
 from tfos_ml.stages.params import TrainingParams
@@ -276,11 +276,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         return indicator
 
     def _make_model(self, result: RunResult, given: StructType) -> TFModel:
-        model = self._with_params(TFModel._from_run(result, self._label_names(given)))
-        warn_of_skipped_rows(model.summary)
-        return model
-
-    def _with_params(self, model: TFModel) -> TFModel:
+        model = TFModel._from_run(result, self._label_names(given))
         model._resetUid(self.uid)
         self._copyValues(model)
         return model

@@ -12,7 +12,6 @@ from tfos_ml.worker.outcome import RETURNED
 if TYPE_CHECKING:
     from tfos_ml.driver.attempt import RunResult
     from tfos_ml.protocol.cluster_template import ClusterTemplate
-    from tfos_ml.stages.summary import TrainingSummary
 
 
 def history_of(reports: list[dict[str, Any]]) -> dict[str, list[float]]:
@@ -57,10 +56,13 @@ def timeline_of(driver: dict[str, float], result: RunResult) -> dict[str, float]
 
 
 def warn_of_outcome(result: RunResult, template: ClusterTemplate) -> None:
-    """Warn of nodes that were ended at work, workers without each other, and a chief that exported nothing."""
+    """Warn of nodes that were ended at work, skipped rows, workers apart, and a chief that exported nothing."""
     warn_of_ended(result.reports)
     for problem in filter(None, (report.get("log_problem") for report in result.reports)):
         warn(problem)
+    if skipped := sum(report["skipped_rows"] for report in result.reports):
+        total = skipped + sum(report["rows"] + report["validation_rows"] for report in result.reports)
+        warn(f"handleInvalid='skip' left out {skipped:,} of {total:,} rows (summary.skippedRows).")
     chief = result.reports[template.chief_rank]
     if result.model is not None or chief.get("staged"):
         problem = independence(result.reports, template)
@@ -95,11 +97,3 @@ def missing_export(chief: dict[str, Any]) -> str:
         f"The train function exported no model on {chief['label']}{how}, so what fit returns cannot transform. "
         "Call ctx.export_saved_model(model) at its end, on every node."
     )
-
-
-def warn_of_skipped_rows(summary: TrainingSummary) -> None:
-    """Warn if the nodes have skipped rows because of ``handleInvalid``."""
-    skipped = summary.skippedRows
-    if skipped:
-        total = skipped + summary.rows + summary.validationRows
-        warn(f"handleInvalid='skip' left out {skipped:,} of {total:,} rows (summary.skippedRows).")

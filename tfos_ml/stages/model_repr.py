@@ -22,7 +22,7 @@ def model_repr(model: TFModel) -> str:
         if signature:
             parts.append(f"inputs={saved_model.shown_tensors(signature.inputs)}")
             parts.append(f"outputs={saved_model.shown_tensors(signature.outputs)}")
-        parts.append(_size(archive.file.size))
+        parts.append(f"{archive.file.size / 1e6:.3g} MB")
     elif uri is None:
         parts.append("no SavedModel")
     if model.hasSummary:
@@ -30,11 +30,3 @@ def model_repr(model: TFModel) -> str:
     if uri is not None:
         parts.append(f"exportDir={redact(uri)!r}")
     return f"{type(model).__name__}({', '.join(parts)})"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

@@ -84,17 +84,12 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
 
     @classmethod
     def _from_run(cls, result: RunResult, label_names: Sequence[str]) -> TFModel:
-        model = cls._of(label_names, None if result.model is None else Archive(result.model))
-        model._results = result.results
-        model._summary = TrainingSummary._of_run(result, history_of(result.reports))
-        return model
-
-    @classmethod
-    def _of(cls, label_names: Sequence[str], archive: Archive | None, uri: str | None = None) -> TFModel:
         model = cls()
         model._labels = tuple(label_names)
-        if archive is not None:
-            model._archives[uri] = archive
+        if result.model is not None:
+            model._archives[None] = Archive(result.model)
+        model._results = result.results
+        model._summary = TrainingSummary._of_run(result, history_of(result.reports))
         return model
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> TFModel:
@@ -384,11 +379,6 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         answers = pa.concat_tables(tables).sort_by(schema.ROW_COLUMN)
         values: list[Any] = answers.column(RESULT_COLUMN).to_pylist()
         return values
-
-
-def archive_of(model: TFModel) -> Archive:
-    """A model's packed SavedModel."""
-    return model._packed()
 
 
 def scoring_at(model: TFModel, directory: Path) -> udf.ScoringSpec:

@@ -23,11 +23,7 @@ _SMALLER_IS_BETTER = (
 
 def direction_of(metric: str) -> Direction | None:
     """The direction of a metric in the history of a fit, such as ``val_accuracy``; None if its name does not say it."""
-    name = re.sub(r"_\d+$", "", metric)  # Keras numbers the second metric of a class
-    if _ends_with(name, _LARGER_IS_BETTER):
+    name = re.sub(r"_\d+$", "", f"_{metric}")  # Keras numbers the second metric of a class
+    if name.endswith(tuple(f"_{word}" for word in _LARGER_IS_BETTER)):
         return MAXIMIZE
-    return MINIMIZE if _ends_with(name, _SMALLER_IS_BETTER) else None
-
-
-def _ends_with(name: str, words: tuple[str, ...]) -> bool:
-    return any(name == word or name.endswith(f"_{word}") for word in words)
+    return MINIMIZE if name.endswith(tuple(f"_{word}" for word in _SMALLER_IS_BETTER)) else None

@@ -145,9 +145,9 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], Saveab
                 failures = trials.failures
         _check_outcome(study, failures)
         best = chosen(self.getSpace(), study.best_trial, self.getEstimator())
-        model = OptunaSearchModel._of(
-            self.getEstimator().copy(best).fit(dataset), self._summary(study), table_of(study)
-        )
+        model = OptunaSearchModel()
+        model.bestModel = self.getEstimator().copy(best).fit(dataset)
+        model.study, model.trials = self._summary(study), table_of(study)
         model._resetUid(self.uid)
         return model
 
@@ -289,12 +289,6 @@ class OptunaSearchModel(Model, Saveable):
         self.bestModel: Any = None
         self.study: dict[str, Any] = {}
         self.trials: list[dict[str, Any]] = []
-
-    @classmethod
-    def _of(cls, best: Any, study: dict[str, Any], trials: list[dict[str, Any]]) -> OptunaSearchModel:
-        model = cls()
-        model.bestModel, model.study, model.trials = best, study, trials
-        return model
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         transformed: DataFrame = self.bestModel.transform(dataset)
