@@ -10,7 +10,6 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
-from tfos_ml.errors import DestinationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,19 +21,7 @@ _PROVIDER, _TOKEN = "aws.credentials.provider", "session.token"
 _KEYS = "access.key", "secret.key"
 _READ = (*_KEYS, _TOKEN, _PROVIDER, "endpoint", "endpoint.region", "connection.ssl.enabled")
 _OF_TOKENS = "TemporaryAWSCredentialsProvider"
-_OF_KEYS = ("SimpleAWSCredentialsProvider", _OF_TOKENS)
-_OF_AMAZON = (  # what pyarrow finds by itself, as Amazon's libraries do
-    "EnvironmentVariableCredentialsProvider",
-    "IAMInstanceCredentialsProvider",
-    "InstanceProfileCredentialsProvider",
-    "EC2ContainerCredentialsProviderWrapper",
-    "ContainerCredentialsProvider",
-    "ProfileCredentialsProvider",
-    "ProfileAWSCredentialsProvider",
-    "WebIdentityTokenFileCredentialsProvider",
-    "DefaultAWSCredentialsProviderChain",
-    "DefaultCredentialsProvider",
-)
+_OF_KEYS = {"SimpleAWSCredentialsProvider", _OF_TOKENS}
 
 Settings = Callable[[str], str | None]
 
@@ -57,8 +44,7 @@ def pyarrow_uri(uri: str, settings: Settings | None = None) -> str:
     """A path or URI as :func:`tfos_ml.common.filesystems.open_uri` takes it on any host.
 
     Relative paths are in the working directory. URIs of S3 get region, endpoint and keys of Hadoop's `settings`, by
-    default of the SparkContext; without one, as on Spark Connect, there are none, and the URI stays as it is. Raises
-    ``DestinationError`` if settings for ``s3a://`` name something that pyarrow does not have.
+    default of the SparkContext; without one, as on Spark Connect, there are none, and the URI stays as it is.
     """
     if ":/" not in uri:
         return os.path.abspath(uri)
@@ -106,27 +92,20 @@ def store_settings() -> dict[str, str]:
 def s3_uri(uri: str, setting: Settings) -> str:
     """A URI of S3 as ``s3://`` with region, endpoint and keys of Hadoop's settings; other URIs unchanged.
 
-    A ``s3://`` that has keys or parameters of its own stays as it is. Raises ``DestinationError`` for ``s3a://`` if the
-    settings name credentials that pyarrow cannot get; the error says what to write instead. With ``s3://``, pyarrow
-    searches for credentials itself.
+    A ``s3://`` that has keys or parameters of its own stays as it is. Where the settings name no keys, each host
+    searches for credentials as Amazon's libraries do.
     """
     if not _is_s3(uri):
         return uri
     parts = urlsplit(uri)
-    is_hadoops = parts.scheme.lower() in HADOOP_S3
     has_keys = redact(uri) != uri
-    if not is_hadoops and (has_keys or "@" in parts.netloc or parts.query):
+    if parts.scheme.lower() == "s3" and (has_keys or "@" in parts.netloc or parts.query):
         return uri
 
     def of_bucket(name: str) -> str | None:
         return setting(f"{_PREFIX}bucket.{parts.netloc}.{name}") or setting(_PREFIX + name)
 
-    try:
-        user, token = ("", None) if has_keys else _credentials(uri, of_bucket)
-    except DestinationError:
-        if is_hadoops:
-            raise
-        user, token = "", None
+    user, token = ("", None) if has_keys else _credentials(of_bucket)
     options = {"region": of_bucket("endpoint.region"), **_endpoint(of_bucket), "session_token": token}
     query = urlencode({name: value for name, value in options.items() if value})
     return f"s3://{user}{parts.netloc}{parts.path}" + f"?{query}" * bool(query)
@@ -144,23 +123,14 @@ def _endpoint(setting: Settings) -> dict[str, str]:
     return {"endpoint_override": host.rstrip("/"), "scheme": scheme or ("https" if encrypted else "http")}
 
 
-def _credentials(uri: str, setting: Settings) -> tuple[str, str | None]:
-    """User and password for the URI, and a session token; empty if Amazon's own search finds them."""
-    named = [name.strip() for name in (setting(_PROVIDER) or "").split(",") if name.strip()]
-    kinds = {name.rpartition(".")[2] for name in named}
+def _credentials(setting: Settings) -> tuple[str, str | None]:
+    """User and password for the URI, and a session token; empty if hosts are to search for them."""
+    kinds = {name.strip().rpartition(".")[2] for name in (setting(_PROVIDER) or "").split(",") if name.strip()}
     access, secret = map(setting, _KEYS)
-    if access and (not kinds or kinds & set(_OF_KEYS)):
-        if not secret:
-            raise _unknown(uri, f"{_PREFIX}access.key is set, and {_PREFIX}secret.key is not set")
-        token = setting(_TOKEN) if not kinds or _OF_TOKENS in kinds else None
-        return f"{quote(access, safe='')}:{quote(secret, safe='')}@", token
-    if kinds and not kinds & {*_OF_AMAZON, *_OF_KEYS}:
-        raise _unknown(uri, f"{_PREFIX}{_PROVIDER}={','.join(named)} is known to Hadoop alone")
-    return "", None
-
-
-def _unknown(uri: str, why: str) -> DestinationError:
-    return DestinationError(f"{redact(uri)!r} cannot be opened: {why}. {s3_advice(uri)}")
+    if not (access and secret) or (kinds and not kinds & _OF_KEYS):
+        return "", None
+    token = setting(_TOKEN) if not kinds or _OF_TOKENS in kinds else None
+    return f"{quote(access, safe='')}:{quote(secret, safe='')}@", token
 
 
 def s3_advice(uri: str) -> str:
