@@ -62,13 +62,15 @@ class Runs:
         self.of_models: dict[str, Run] = {}  # by the uid of the model that the fit has returned
 
     def open(self, parent: Parent | None) -> Run | None:
-        """:meth:`_open`, and keep it for :meth:`opened`."""
+        """:meth:`_open`, and keep it for :meth:`take_opened`."""
         self._opened.run = run = self._open(parent)
         return run
 
-    def opened(self) -> Run | None:
-        """The run of the last fit in this thread."""
-        return getattr(self._opened, "run", None)
+    def take_opened(self) -> Run | None:
+        """The run of the last fit in this thread; None if it was taken already."""
+        run: Run | None = getattr(self._opened, "run", None)
+        self._opened.run = None
+        return run
 
     def _open(self, parent: Parent | None) -> Run | None:
         """Open the run of a fit that begins in this thread; None if the fit is not logged.

@@ -100,20 +100,17 @@ class _Candidates(AbstractContextManager[None]):
         del self._estimator.fitMultiple, self._evaluator.evaluate
 
     def fit_multiple(self, dataset: DataFrame, params: Any) -> Iterator[tuple[int, Any]]:
-        """``fitMultiple`` of the estimator."""
-        return _Fold(self, next(self._folds), self._fit_multiple(dataset, params))
+        """``fitMultiple`` of the estimator. Several threads may take the models: ``map`` has no state of its own."""
+        return map(functools.partial(self.log_candidate, next(self._folds)), self._fit_multiple(dataset, params))
 
-    def fit(self, fold: int, models: Iterator[tuple[int, Any]]) -> tuple[int, Any]:
-        """The next model of a fold, whose run is the last one that the thread opens."""
-        before = self._runs.opened()
-        index, model = next(models)
-        run = self._runs.opened()
-        self._fitted.run = run = None if run is before else run
+    def log_candidate(self, fold: int, indexed: tuple[int, Any]) -> tuple[int, Any]:
+        """Log the fold and the param map of a model that this thread has just fitted."""
+        run = self._fitted.run = self._runs.take_opened()
         if run is not None:
-            facts = {"candidate": index, **({"fold": fold} if self._has_folds else {})}
+            facts = {"candidate": indexed[0], **({"fold": fold} if self._has_folds else {})}
             params = [Param(name, str(value)) for name, value in facts.items()]
             _attempt("cannot log the fold", lambda: MlflowClient(run.tracking_uri).log_batch(run.run_id, params=params))
-        return index, model
+        return indexed
 
     def evaluate(self, dataset: DataFrame, params: Any = None) -> float:
         """``evaluate`` of the evaluator."""
@@ -124,16 +121,6 @@ class _Candidates(AbstractContextManager[None]):
             client = MlflowClient(run.tracking_uri)
             _attempt("cannot log the metric of a fold", lambda: client.log_batch(run.run_id, metrics=[metric]))
         return value
-
-
-class _Fold(Iterator[tuple[int, Any]]):
-    """The models of one fold; several threads may take them."""
-
-    def __init__(self, candidates: _Candidates, number: int, models: Iterator[tuple[int, Any]]):
-        self._candidates, self._number, self._models = candidates, number, models
-
-    def __next__(self) -> tuple[int, Any]:
-        return self._candidates.fit(self._number, self._models)
 
 
 def _adopt(search: Any, parent: Parent | None) -> None:
