@@ -44,6 +44,7 @@ ARGUMENTS = {  # of constructors, but no Params
         "pruner": "Any",
     },
 }
+KEEPS_ARGUMENTS = ("OptunaSearch",)  # other stages have setters of their own, which check them
 STAGES = {
     "TFModel": ("Scoring", "Classifier"),
     "TFEstimator": ("Scoring", "Training", "Classifier", "TrainFn"),
@@ -63,8 +64,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
-
-from pyspark import keyword_only
 
 from tfos_ml.stages.params_base import ParamsBase
 
@@ -174,14 +173,25 @@ def stage(name: str) -> Iterator[str]:
     yield from [f"    {argument}: {kind}" for argument, kind in ARGUMENTS[name].items()] or ["    pass"]
     yield f"\n\nclass {name}Constructor(ParamsBase):"
     yield f"    _keywords = {name}Keywords\n"
-    yield "    @keyword_only"
     yield f"    def __init__(self, **params: Unpack[{name}Keywords]) -> None:"
     yield "        super().__init__()"
-    yield "        self._construct(self._take_keywords())\n"
-    yield "    @keyword_only"
+    yield "        self._construct({**params})\n"
     yield f"    def setParams(self, **params: Unpack[{name}Keywords]) -> Self:"
     yield '        """Set any of them by keyword."""'
-    yield "        return self._set_given(self._take_keywords())\n"
+    yield "        return self._set_given({**params})\n"
+    if name in KEEPS_ARGUMENTS:
+        yield from argument_accessors(name)
+
+
+def argument_accessors(name: str) -> Iterator[str]:
+    """Setters and getters of a stage's arguments, which it keeps as they are given."""
+    yield "    _arguments: dict[str, Any]\n"
+    for argument in ARGUMENTS[name]:
+        suffix = argument[0].upper() + argument[1:]
+        call = f'return self._set_given({{"{argument}": value}})'
+        yield f'    def set{suffix}(self, value: Any) -> Self: """Set the {argument}."""; {call}'
+        yield f'    def get{suffix}(self) -> Any: """The {argument}."""; return self._arguments["{argument}"]'
+    yield ""
 
 
 def reference() -> str:

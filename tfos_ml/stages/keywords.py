@@ -12,8 +12,6 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from pyspark import keyword_only
-
 from tfos_ml.stages.params_base import ParamsBase
 
 if TYPE_CHECKING:
@@ -243,15 +241,13 @@ class TFModelKeywords(ScoringKeywords, ClassifierKeywords, total=False):
 class TFModelConstructor(ParamsBase):
     _keywords = TFModelKeywords
 
-    @keyword_only
     def __init__(self, **params: Unpack[TFModelKeywords]) -> None:
         super().__init__()
-        self._construct(self._take_keywords())
+        self._construct({**params})
 
-    @keyword_only
     def setParams(self, **params: Unpack[TFModelKeywords]) -> Self:
         """Set any of them by keyword."""
-        return self._set_given(self._take_keywords())
+        return self._set_given({**params})
 
 
 class TFEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywords, TrainFnKeywords, total=False):
@@ -262,15 +258,13 @@ class TFEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywords,
 class TFEstimatorConstructor(ParamsBase):
     _keywords = TFEstimatorKeywords
 
-    @keyword_only
     def __init__(self, **params: Unpack[TFEstimatorKeywords]) -> None:
         super().__init__()
-        self._construct(self._take_keywords())
+        self._construct({**params})
 
-    @keyword_only
     def setParams(self, **params: Unpack[TFEstimatorKeywords]) -> Self:
         """Set any of them by keyword."""
-        return self._set_given(self._take_keywords())
+        return self._set_given({**params})
 
 
 class KerasEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywords, KerasKeywords, total=False):
@@ -282,15 +276,13 @@ class KerasEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywor
 class KerasEstimatorConstructor(ParamsBase):
     _keywords = KerasEstimatorKeywords
 
-    @keyword_only
     def __init__(self, **params: Unpack[KerasEstimatorKeywords]) -> None:
         super().__init__()
-        self._construct(self._take_keywords())
+        self._construct({**params})
 
-    @keyword_only
     def setParams(self, **params: Unpack[KerasEstimatorKeywords]) -> Self:
         """Set any of them by keyword."""
-        return self._set_given(self._take_keywords())
+        return self._set_given({**params})
 
 
 class OptunaSearchKeywords(SearchKeywords, total=False):
@@ -304,12 +296,23 @@ class OptunaSearchKeywords(SearchKeywords, total=False):
 class OptunaSearchConstructor(ParamsBase):
     _keywords = OptunaSearchKeywords
 
-    @keyword_only
     def __init__(self, **params: Unpack[OptunaSearchKeywords]) -> None:
         super().__init__()
-        self._construct(self._take_keywords())
+        self._construct({**params})
 
-    @keyword_only
     def setParams(self, **params: Unpack[OptunaSearchKeywords]) -> Self:
         """Set any of them by keyword."""
-        return self._set_given(self._take_keywords())
+        return self._set_given({**params})
+
+    _arguments: dict[str, Any]
+
+    def setEstimator(self, value: Any) -> Self: """Set the estimator."""; return self._set_given({"estimator": value})
+    def getEstimator(self) -> Any: """The estimator."""; return self._arguments["estimator"]
+    def setSpace(self, value: Any) -> Self: """Set the space."""; return self._set_given({"space": value})
+    def getSpace(self) -> Any: """The space."""; return self._arguments["space"]
+    def setEvaluator(self, value: Any) -> Self: """Set the evaluator."""; return self._set_given({"evaluator": value})
+    def getEvaluator(self) -> Any: """The evaluator."""; return self._arguments["evaluator"]
+    def setSampler(self, value: Any) -> Self: """Set the sampler."""; return self._set_given({"sampler": value})
+    def getSampler(self) -> Any: """The sampler."""; return self._arguments["sampler"]
+    def setPruner(self, value: Any) -> Self: """Set the pruner."""; return self._set_given({"pruner": value})
+    def getPruner(self) -> Any: """The pruner."""; return self._arguments["pruner"]

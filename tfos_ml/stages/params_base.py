@@ -65,10 +65,6 @@ class ParamsBase(Params):
     def _set_defaults(self) -> None:
         self._setDefault(**{name: p.default for name, p in declared(type(self)).items() if p.default is not None})
 
-    def _take_keywords(self) -> dict[str, Any]:
-        given: dict[str, Any] = self.__dict__.pop("_input_kwargs")  # or each copy would keep functions and models
-        return given
-
     def _construct(self, given: dict[str, Any]) -> None:
         """Set all attributes of a new stage."""
         raise NotImplementedError

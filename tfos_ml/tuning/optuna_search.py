@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
     from typing_extensions import Self
 
-_OBJECTS = ("estimator", "space", "evaluator", "sampler", "pruner")  # arguments that are no Params
+_ARGUMENTS = ("estimator", "space", "evaluator", "sampler", "pruner")  # arguments that are no Params
 
 
 @document_params
@@ -75,67 +75,27 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], Saveab
 
     def _construct(self, given: dict[str, Any]) -> None:
         self._set_defaults()
-        self._objects: dict[str, Any] = dict.fromkeys(_OBJECTS)
+        self._arguments = dict.fromkeys(_ARGUMENTS)
         self._set_given(given)
 
     def _set_given(self, given: dict[str, Any]) -> Self:
-        self._objects.update({name: given.pop(name) for name in _OBJECTS if name in given})
+        self._arguments.update({name: given.pop(name) for name in _ARGUMENTS if name in given})
         return super()._set_given(given)
-
-    def setEstimator(self, value: Any) -> OptunaSearch:
-        """Set the estimator."""
-        return self._set_given({"estimator": value})
-
-    def getEstimator(self) -> Any:
-        """The estimator."""
-        return self._objects["estimator"]
-
-    def setSpace(self, value: Any) -> OptunaSearch:
-        """Set the space."""
-        return self._set_given({"space": value})
-
-    def getSpace(self) -> Any:
-        """The space."""
-        return self._objects["space"]
-
-    def setEvaluator(self, value: Any) -> OptunaSearch:
-        """Set the evaluator."""
-        return self._set_given({"evaluator": value})
-
-    def getEvaluator(self) -> Any:
-        """The evaluator."""
-        return self._objects["evaluator"]
-
-    def setSampler(self, value: Any) -> OptunaSearch:
-        """Set the sampler."""
-        return self._set_given({"sampler": value})
-
-    def getSampler(self) -> Any:
-        """The sampler."""
-        return self._objects["sampler"]
-
-    def setPruner(self, value: Any) -> OptunaSearch:
-        """Set the pruner."""
-        return self._set_given({"pruner": value})
-
-    def getPruner(self) -> Any:
-        """The pruner."""
-        return self._objects["pruner"]
 
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> OptunaSearch:
         """A copy with copies of the estimator and the evaluator, to which Params of theirs in `extra` go."""
         copied = super().copy(extra)
-        copied._objects = dict(self._objects)
+        copied._arguments = dict(self._arguments)
         for name in ("estimator", "evaluator"):
-            if self._objects[name] is not None:
-                copied._objects[name] = self._objects[name].copy(extra)
+            if self._arguments[name] is not None:
+                copied._arguments[name] = self._arguments[name].copy(extra)
         return copied
 
     @concise
     def _fit(self, dataset: DataFrame) -> OptunaSearchModel:
         check_not_streaming(dataset, "OptunaSearch.fit")
         self._check_params()
-        self._check_objects()
+        self._check_arguments()
         study = self._study()
         failures: dict[int, Exception] = {}
         if missing := take_up(study, self._get("numTrials")):
@@ -151,9 +111,9 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], Saveab
         model._resetUid(self.uid)
         return model
 
-    def _check_objects(self) -> None:
+    def _check_arguments(self) -> None:
         evaluator, metric = self.getEvaluator(), self._get("metric")
-        lacking = [name for name in ("estimator", "space") if self._objects[name] is None]
+        lacking = [name for name in ("estimator", "space") if self._arguments[name] is None]
         if lacking:
             raise errors.ParamError(f"{' and '.join(lacking)} must be set: OptunaSearch(estimator=..., space=...).")
         if (evaluator is None) == (metric is None):
@@ -241,18 +201,18 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], Saveab
         return transformed
 
     def _parts(self) -> dict[str, Any]:
-        return {name: self._objects[name] for name in ("estimator", "evaluator") if self._objects[name] is not None}
+        return {name: self._arguments[name] for name in ("estimator", "evaluator") if self._arguments[name] is not None}
 
     def _set_parts(self, parts: dict[str, Any]) -> None:
-        self._objects.update(parts)
+        self._arguments.update(parts)
 
     def _files(self) -> dict[str, bytes]:
-        rest = {name: self._objects[name] for name in _OBJECTS if name not in self._parts()}
+        rest = {name: self._arguments[name] for name in _ARGUMENTS if name not in self._parts()}
         function = rest["space"] if callable(rest["space"]) else None
         return {PROGRAM_FILE: pack_program("The space", function, rest, rest)}
 
     def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
-        self._objects.update(unpack_program(bytes_of(files[PROGRAM_FILE])))
+        self._arguments.update(unpack_program(bytes_of(files[PROGRAM_FILE])))
 
 
 def _check_outcome(study: Any, failures: dict[int, Exception]) -> None:
