@@ -26,7 +26,6 @@ def group_v1(directory, limit=NO_LIMIT, used=0, inactive=0):
 @pytest.mark.parametrize(
     ("outer", "inner", "headroom"),
     [
-        ({"limit": 900}, {"limit": 500, "used": 100}, 400),
         ({"limit": 900, "used": 800}, {"limit": 500, "used": 100}, 100),
         ({"limit": 900, "used": 800}, {}, 100),
         ({"limit": 900}, {"limit": 500, "used": 450, "inactive": 200}, 250),

@@ -20,14 +20,9 @@ USER = getpass.getuser()
 @pytest.mark.parametrize(
     ("default", "path", "expected"),
     [
-        ("hdfs://nn:8020", "hdfs://other/x", "hdfs://other/x"),
         ("hdfs://nn:8020", "gs://bucket/x", "gs://bucket/x"),
-        ("hdfs://nn:8020", "/x", "hdfs://nn:8020/x"),
         ("hdfs://nn:8020/", "/x", "hdfs://nn:8020/x"),
-        ("viewfs:///", "/x", "viewfs:///x"),
-        ("file://", "/x", "file:///x"),
         ("hdfs://nn:8020", "x", f"hdfs://nn:8020/user/{USER}/x"),
-        ("viewfs://", "x", f"viewfs:///user/{USER}/x"),
         ("file://", "x", "file:///path/to/cwd/x"),
         ("s3a://bucket", "x", "s3a://bucket/x"),
     ],

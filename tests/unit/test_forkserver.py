@@ -114,7 +114,7 @@ class TestForkedProcess:
 
 class TestServer:
     def test_serves_one_after_the_other(self, start, owner):
-        run(start, "end", "0")
+        start("end", "0").wait(DEADLINE)
         (server,) = servers(owner.pid)
         descriptors = server.num_fds()  # with those of the first process, if that has not been waited for
         for _ in range(10):

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Struct
 
 from tfos_ml import errors
 from tfos_ml.common.local_files import LocalFile
@@ -33,7 +32,7 @@ from tfos_ml.keras.checkpoint import files as checkpoint
 from tfos_ml.keras.checkpoint.directory import FOLDER
 from tfos_ml.keras.checkpoint.files import Checkpoints
 from tfos_ml.keras.checkpoint.state import STATE, WEIGHTS, TrainingState
-from tfos_ml.protocol import control_messages, messages
+from tfos_ml.protocol import messages
 from tfos_ml.protocol.codec import MessageError, decode, decode_text, encode, encode_text
 from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
 from tfos_ml.protocol.failure import Failure, find_failure
@@ -104,16 +103,6 @@ def reshaped(examples):
 REPORTS = [LogLine("é", 0), Report({"loss": 0.5}, 1, None, 0.0, "worker:0", number=1)]
 PROGRESS = ReportProgress(1, 3, NodeProgress(host="h", rows=7), REPORTS)
 FAILURE = Failure(errors.TrainFnError, "raised", "worker", 1, "h", "Traceback ...", "tail", 1)
-
-
-@format_of(encode(PROGRESS), raises=MessageError)
-def calls(content):
-    kinds = [kind for kind in vars(control_messages).values() if isinstance(kind, type) and issubclass(kind, Struct)]
-    for kind in kinds:
-        try:
-            decode(kind, content)
-        except MessageError:
-            continue
 
 
 @format_of(

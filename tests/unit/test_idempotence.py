@@ -5,12 +5,10 @@ Answers of all kinds that are lost, late or doubled are in ``ledger/test_ledger.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import tempfile
 import threading
-from collections import Counter
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -18,7 +16,6 @@ import pytest
 from test_endpoint import Node
 
 from tfos_ml import errors
-from tfos_ml.agent.feed_task import FeedNode, FeedSpec, feed_elements
 from tfos_ml.common.local_files import FileWriter
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver import partitions as driver_partitions
@@ -32,35 +29,22 @@ from tfos_ml.protocol.control_messages import (
     TAKEN,
     SendResults,
 )
-from tfos_ml.protocol.failure import NodeFailure, find_failure
+from tfos_ml.protocol.failure import find_failure
 
 DEADLINE = 60.0
 
 
 class FaultyServer(ControlServer):
-    """A server on which the next call of a kind takes effect, and its answer does not come."""
+    """A server on which the next results arrive, and the answer to them does not come."""
 
     def __init__(self, *args):
-        self._loses = set()
-        self.counts = Counter()
+        self.loses_next = False
         super().__init__("127.0.0.1", *args)
-
-    def lose(self, kind):
-        self._loses.add(kind)
-
-    def do_action(self, context, action):
-        answer = super().do_action(context, action)
-        self._end(action.type)
-        return answer
 
     def do_put(self, context, descriptor, reader, writer):
         super().do_put(context, descriptor, reader, writer)
-        self._end("put")
-
-    def _end(self, kind):
-        self.counts[kind] += 1
-        if kind in self._loses:
-            self._loses.remove(kind)
+        if self.loses_next:
+            self.loses_next = False
             raise flight.FlightUnavailableError("the answer is lost")
 
 
@@ -90,55 +74,29 @@ def serve(impatient):
 # Feeding
 
 
-def feed(nodes, server, elements):
-    """What Spark does: run a feed task on one node after the other until one attempt succeeds."""
-    for node in nodes * 2:
-        location = FeedNode(0, "127.0.0.1", node.endpoint.location, "worker:0")
-        order = FeedSpec(1, "input", (location,), server.address, 1, patience=DEADLINE)
-        with contextlib.suppress(NodeFailure):
-            return dict(feed_elements(order, 0, iter(elements)))
-    raise AssertionError("no attempt has succeeded")
-
-
-def rows_before_train_function(nodes):
-    return sorted(element for node in nodes for element in node.elements())
-
-
 @pytest.fixture
 def two_nodes(serve, tmp_path):
-    """Two nodes of one cluster, and its server."""
+    """Two nodes of one cluster."""
     server = serve(2)
     nodes = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         node = Node(tmp_path / name, driver=server, token=server.address.token, patience=DEADLINE)
         nodes.append(node)
-    yield nodes, server
+    yield nodes
     for node in nodes:
         node.close()
 
 
-def test_an_attempt_that_gets_no_grant_gives_up_its_claim_and_the_next_one_feeds(two_nodes):
-    nodes, server = two_nodes
-    nodes[0].claims._client._options = flight.FlightCallOptions(timeout=DEADLINE)  # however busy this machine is
-    nodes[0].claims._patience = 0.0
-    server.lose("ClaimPartition")  # granted, but its node never hears of it
-    fed = feed(nodes, server, range(10))
-    assert (fed, rows_before_train_function(nodes)) == ({0: 10}, list(range(10)))
-    assert nodes[0].chunks() == []
-    assert server.counts["ReleasePartition"] == 1
-
-
 def test_a_second_attempt_waits_for_the_first_and_counts_its_rows(two_nodes):
-    nodes, _ = two_nodes
-    client = nodes[1].claims
-    assert nodes[0].claims.take(1, 0, "first")
+    first, other = (node.claims for node in two_nodes)
+    assert first.take(1, 0, "first")
     second = []
-    thread = threading.Thread(target=lambda: second.append(client.take(1, 0, "second")))
+    thread = threading.Thread(target=lambda: second.append(other.take(1, 0, "second")))
     thread.start()
     thread.join(0.5)
     assert thread.is_alive()
-    nodes[0].claims.commit(1, 0, "first", 10)
+    first.commit(1, 0, "first", 10)
     thread.join(DEADLINE)
     assert second == [False]
 
@@ -189,7 +147,7 @@ def test_results_that_come_twice_count_once_and_those_that_are_not_whole_never(s
     with pytest.raises(pa.ArrowInvalid, match="ended early"):
         deliver(server, parts, whole=False)
     assert not server.nodes.have_results([0], 0)
-    server.lose("put")
+    server.loses_next = True
     with pytest.raises(flight.FlightUnavailableError):
         deliver(server, parts)
     deliver(server, parts)

@@ -37,7 +37,6 @@ def assert_nothing_ran(directory):
     [
         ("tfos_ml.agent.reaper", []),
         ("tfos_ml.agent.standalone_supervisor", []),
-        ("tfos_ml.inference.cache", ["/not there/model"]),
         ("tfos_ml.agent.tensorboard", ["/tmp", "127.0.0.1", "1"]),
     ],
 )

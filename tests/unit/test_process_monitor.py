@@ -58,13 +58,6 @@ def test_messages_come_in_order_before_the_exit(watch):
     assert list(monitor.events(0)) == []
 
 
-@pytest.mark.parametrize(
-    ("lines", "returncode"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGSEGV)", -11)], ids=["code", "signal"]
-)
-def test_the_exit_says_how_it_ended(watch, lines, returncode):
-    assert events_until_exit(watch(lines)) == [ProcessExited(returncode)]
-
-
 def test_what_is_taken_is_no_event(watch):
     monitor = watch(
         "channel.send(LogLine('a line'))\nchannel.send(Returned())", lambda message: isinstance(message, m.LogLine)

@@ -8,7 +8,6 @@ from tfos_ml.driver.restarts import RestartPolicy
 PASSING = [errors.NodeLostError, errors.NodeExitError, errors.TrainFnError, errors.InputLostError]
 COMING_AGAIN = [
     errors.NonFiniteTrainingError("the loss is NaN"),
-    errors.NonFiniteTrainingError("the weights are NaN"),
     errors.NonFiniteValueError("NaN"),
     errors.LabelRangeError("1 to 5"),
     errors.VersionMismatchError("2.18 and 2.19"),
@@ -22,19 +21,19 @@ COMING_AGAIN = [
 ]
 
 
-@pytest.mark.parametrize("kind", PASSING)
-def test_what_may_pass_is_begun_again_as_often_as_the_user_allows(kind):
-    policy = RestartPolicy(max_restarts=2)
-    decisions = [policy.decide(kind("gone", role="worker", index=1, host="h")) for _ in range(3)]
-    assert [d.restart for d in decisions] == [True, True, False]
-    assert decisions[1].notice == "Restart 2 of 2, because a node failed: worker:1 on h: gone"
+def test_what_may_pass_is_begun_again_as_often_as_the_user_allows():
+    for kind in PASSING:
+        policy = RestartPolicy(max_restarts=2)
+        decisions = [policy.decide(kind("gone", role="worker", index=1, host="h")) for _ in range(3)]
+        assert [d.restart for d in decisions] == [True, True, False]
+        assert decisions[1].notice == "Restart 2 of 2, because a node failed: worker:1 on h: gone"
 
 
-@pytest.mark.parametrize("error", COMING_AGAIN, ids=lambda e: type(e).__name__)
-def test_what_would_come_again_is_not(error):
-    policy = RestartPolicy(max_restarts=2)
-    assert not policy.decide(error).restart
-    assert policy.restarts == 0
+def test_what_would_come_again_is_not():
+    for error in COMING_AGAIN:
+        policy = RestartPolicy(max_restarts=2)
+        assert not policy.decide(error).restart
+        assert policy.restarts == 0
 
 
 def test_a_python_daemon_that_had_ended_does_not_count_until_nodes_should_have_started(monkeypatch):

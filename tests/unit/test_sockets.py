@@ -41,9 +41,17 @@ def shares(size, count, dtype):
     return (values * 10.0 ** np.arange(size)[:, None]).astype(dtype)
 
 
-@pytest.mark.parametrize("count", [0, 1, LARGE, SEGMENTS])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("size", "dtype", "count"),
+    [
+        (2, "float32", 0),
+        (3, "int64", 1),
+        (3, "float32", LARGE),
+        (2, "float16", LARGE),
+        (3, "float32", SEGMENTS),
+        (2, "int64", SEGMENTS),
+    ],
+)
 def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
     values = shares(size, count, dtype)
     expected = values[0]
@@ -100,8 +108,11 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
         list(pool.map(connect, range(2)))
 
 
-@pytest.mark.parametrize("stays", [False, True], ids=["leaves", "stays"])
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n" + bytes(100), b"\0" * 68])
+@pytest.mark.parametrize(
+    ("said", "stays"),
+    [(b"", False), (b"", True), (b"GET / HTTP/1.1\r\n\r\n" + bytes(100), False), (b"\0" * 68, True)],
+    ids=["leaves", "says nothing", "asks", "half a greeting"],
+)
 def test_strangers_do_not_disturb(said, stays):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ThreadPoolExecutor(2) as pool:

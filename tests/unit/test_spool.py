@@ -187,13 +187,6 @@ class TestFullFilesystems:
                 return
         raise AssertionError("there are more inodes than expected")
 
-    def test_no_inodes_for_the_spool_name_the_directory_and_the_setting(self, small):
-        disk = small("size=1m,nr_inodes=4")
-        self.use_up_inodes(disk)
-        with pytest.raises(NoRoomError, match=rf"{disk}.*No space left.* 0 inodes free.*spark\.local\.dir"):
-            spool.create(disk)
-        assert not list(spool.SHARED_MEMORY.glob(f"tfos_ml-spool-*-{os.getpid()}-*"))
-
     @pytest.mark.parametrize("mib", [64, 1024])
     def test_rows_are_kept_in_a_small_volume_of_shared_memory(self, small, tmp_path, monkeypatch, mib):
         """Red before: with two nodes and 64 MiB each could keep less than 5 MiB there."""

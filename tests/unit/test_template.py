@@ -22,10 +22,6 @@ def ranks_of(template, *jobs):
     return tuple(n.rank for n in template.nodes if n.job_name in jobs)
 
 
-def addresses_of(template):
-    return [f"host{n.rank}:{2000 + n.rank}" for n in template.nodes]
-
-
 def refusal(case):
     with pytest.raises(ParamError) as caught:
         make_template(*case)
@@ -39,40 +35,26 @@ class TestEveryValidCluster:
             assert [n.job_name for n in template.nodes] == expected_jobs(*case), case
             assert template.size == case[0], case
 
-    def test_chief_is_the_named_one_or_else_worker_0(self):
-        for case in VALID:
-            template = make_template(*case)
-            assert template.nodes[template.chief_rank].label == f"{case[2] or 'worker'}:0", case
-
-    def test_training_rows_go_to_who_runs_the_training_program(self):
+    def test_rows_go_to_who_runs_the_training_program_or_evaluates(self):
         for case in VALID:
             _, num_ps, master, _ = case
             template = make_template(*case)
+            assert template.nodes[template.chief_rank].label == f"{master or 'worker'}:0", case
             coordinator = [master] if num_ps and master else ["chief", "master", "worker"]
             assert template.feed_ranks == ranks_of(template, *coordinator), case
-
-    def test_validation_rows_go_to_the_evaluator_or_else_to_who_trains(self):
-        for case in VALID:
-            template = make_template(*case)
             evaluators = ranks_of(template, "evaluator")
             assert template.evaluator_rank == (evaluators[0] if evaluators else None), case
             assert template.validation_ranks == (evaluators or template.feed_ranks), case
 
-    def test_cluster_spec_has_every_address_once(self):
+    def test_every_address_is_in_the_cluster_spec_and_tf_config_keeps_the_evaluator_apart(self):
         for case in VALID:
             template = make_template(*case)
-            addresses = addresses_of(template)
+            addresses = [f"host{n.rank}:{2000 + n.rank}" for n in template.nodes]
             spec = cluster_spec(template, addresses)
             assert sorted(a for tasks in spec.values() for a in tasks) == sorted(addresses), case
+            training = {job: tasks for job, tasks in spec.items() if job != "evaluator"}
             for node in template.nodes:
                 assert spec[node.job_name][node.task_index] == addresses[node.rank], case
-
-    def test_tf_config_names_the_task_and_keeps_the_evaluator_apart(self):
-        for case in VALID:
-            template = make_template(*case)
-            addresses = addresses_of(template)
-            training = {job: tasks for job, tasks in cluster_spec(template, addresses).items() if job != "evaluator"}
-            for node in template.nodes:
                 alone = {"evaluator": [addresses[node.rank]]}
                 assert tf_config(template, node.rank, addresses) == {
                     "cluster": alone if node.job_name == "evaluator" else training,
