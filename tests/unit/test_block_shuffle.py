@@ -8,7 +8,7 @@ from tfos_ml.data.arrow import value_bytes
 from tfos_ml.data.order import SHUFFLE_WINDOW_BLOCKS, shuffle_block, shuffled
 
 SEED = 11
-SHAPES = [(1, 1), (7, 3), (1000, 3), (1000, 1), (64 * 3, 3), (64 * 3 + 1, 3), (5000, 7), (10_000, 10_000), (99, 1000)]
+SHAPES = [(1, 1), (7, 3), (1000, 1), (64 * 3, 3), (64 * 3 + 1, 3), (5000, 7), (99, 1000)]
 
 
 def places(total, block, seed=SEED, epoch=0):
@@ -16,17 +16,12 @@ def places(total, block, seed=SEED, epoch=0):
 
 
 @pytest.mark.parametrize(("total", "block"), SHAPES)
-@pytest.mark.parametrize("epoch", [0, 1, 5])
-def test_every_row_has_a_place_of_its_own(total, block, epoch):
-    assert sorted(places(total, block, epoch=epoch)) == list(range(total))
-
-
-@pytest.mark.parametrize(("total", "block"), SHAPES)
-@pytest.mark.parametrize("workers", [2, 3, 7])
-def test_the_place_of_a_row_does_not_depend_on_which_others_a_node_has(total, block, workers):
+def test_every_row_has_a_place_of_its_own_whichever_others_a_node_has(total, block):
+    for epoch in (0, 1, 5):
+        assert sorted(places(total, block, epoch=epoch)) == list(range(total))
     whole = places(total, block)
-    of = np.random.default_rng(1).integers(0, workers, total)
-    for worker in range(workers):
+    of = np.random.default_rng(1).integers(0, 3, total)
+    for worker in range(3):
         mine = np.random.default_rng(2).permutation(np.flatnonzero(of == worker))
         assert shuffled(mine, total, SEED, 0, block).tolist() == whole[mine].tolist()
 
@@ -43,12 +38,8 @@ def test_a_window_has_the_rows_of_few_blocks_and_shuffles_them():
         assert blocks.max() - blocks.min() > len(blocks)  # from all over
 
 
-@pytest.mark.parametrize("size", [0, 999, 1000])
-def test_rows_within_the_limit_are_permuted(size):
-    assert shuffle_block(rows=10, size=size, limit=1000) is None
-
-
 def test_rows_beyond_the_limit_are_in_blocks_of_two_mebibytes():
+    assert shuffle_block(rows=10, size=0, limit=1000) is shuffle_block(rows=10, size=1000, limit=1000) is None
     assert shuffle_block(rows=1000, size=1000 << 20, limit=1 << 20) == 2
     assert shuffle_block(rows=10, size=100 << 20, limit=1 << 20) == 1  # of a large row
 
@@ -66,7 +57,6 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_size_of_rows_is_a_sum_over_them(name):
-    array, size = SIZES[name]
-    assert value_bytes(array) == size == sum(value_bytes(array.slice(i, 1)) for i in range(3))
+def test_size_of_rows_is_a_sum_over_them():
+    for name, (array, size) in SIZES.items():
+        assert value_bytes(array) == size == sum(value_bytes(array.slice(i, 1)) for i in range(3)), name

@@ -128,11 +128,8 @@ class TestSignatureNames:
         expected = model({"left": LEFT, "right": RIGHT} if kind == "dict" else [LEFT, RIGHT])
         np.testing.assert_allclose(outputs["joined"], expected, rtol=1e-6)
 
-    @pytest.mark.parametrize("built", [False, True])
-    def test_subclassed_model(self, export, built):
+    def test_subclassed_model(self, export):
         model = Doubling()
-        if built:
-            model(ROWS)
         signature, outputs = export(model, features=ROWS)
         assert signature == Signature({"features": floats(4)}, {"output_0": floats(2)})
         np.testing.assert_allclose(outputs["output_0"], model(ROWS), rtol=1e-6)
@@ -158,21 +155,19 @@ class TestSignatureNames:
         )
         assert outputs["length"].tolist() == [1, 3]
 
-    @pytest.mark.parametrize(("reads_optimizer", "variables"), [(False, 2), (True, 8)])
-    def test_an_optimizer_is_saved_only_where_a_signature_reads_it(self, export, tmp_path, reads_optimizer, variables):
+    def test_an_optimizer_is_saved_where_a_signature_reads_it(self, export, tmp_path):
         model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
         model.compile("adam", "mse")
         model.optimizer.build(model.trainable_variables)
 
         @tf.function(input_signature=[tf.TensorSpec([None, 4], name="features")])
         def served(features):
-            more = keras.ops.cast(model.optimizer.iterations, "float32") if reads_optimizer else 0.0
-            return {"y": model(features) + more}
+            return {"y": model(features) + keras.ops.cast(model.optimizer.iterations, "float32")}
 
         _, outputs = export(model, signatures=served, features=ROWS)
         assert outputs["y"] == pytest.approx(model(ROWS).numpy())
         saved = [name for name, _ in tf.train.list_variables(str(tmp_path / "saved_model" / "variables" / "variables"))]
-        assert len([name for name in saved if "VARIABLE" in name]) == variables
+        assert len([name for name in saved if "VARIABLE" in name]) == 8
         model.fit(np.zeros((2, 4), "float32"), np.zeros(2), verbose=0)
 
     @pytest.mark.parametrize("reads_optimizer", [False, True])
@@ -401,49 +396,30 @@ class TestNamesAreData:
         assert outputs["y/0"].numpy().tolist() == np.concatenate([LEFT, RIGHT, LEFT[:, :1]], axis=1).tolist()
 
 
-class TestWrittenSignature:
-    def test_equals_what_is_read_from_the_model(self, export, tmp_path):
-        signature, _ = export(Scale(), features=ROWS)
-        text = (tmp_path / "saved_model" / SIGNATURE_FILE).read_bytes()
-        assert parse_signature(text, KEY) == signature
-        assert parse_signature(text, "other") is None
-
-
-def module_of_a_layer():
-    module = tf.Module()
-    module.parts = [Scale()]
-    return module
-
-
 def test_a_variable_of_a_strategy_anywhere_in_a_model_makes_it_distributed():
-    model = module_of_a_layer()
+    model = tf.Module()
+    model.parts = [Scale()]
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         model.extra = {"a": [tf.Variable(1.0)]}
     assert is_distributed(model)
 
 
-class TestExportErrors:
+class TestErrors:
     def test_module_that_cannot_be_called_needs_signatures(self, tmp_path):
         with pytest.raises(ModelError, match=r"A Module cannot be called, so it needs signatures="):
             export_saved_model(tf.Module(), str(tmp_path / "m"), *SINGLE, None, KEY)
 
+    def test_directory_without_a_model_is_named(self, tmp_path):
+        with pytest.raises(ModelError, match=f"There is no SavedModel in {tmp_path}"):
+            read_signature(tmp_path)
 
-class TestReadSignatureErrors:
-    @pytest.fixture(scope="class")
-    def saved(self, tmp_path_factory):
-        directory = tmp_path_factory.mktemp("models") / "m"
-        export_saved_model(Scale(), str(directory), *SINGLE, None, KEY)
-        return directory
-
-    @pytest.mark.parametrize("make", [lambda p: p / "none", lambda p: p], ids=["missing", "empty"])
-    def test_directory_without_a_model_is_named(self, tmp_path, make):
-        directory = make(tmp_path)
-        with pytest.raises(ModelError, match=f"There is no SavedModel in {directory}"):
-            read_signature(directory)
-
-    def test_wrong_key_is_answered_with_the_keys_there_are(self, saved):
+    def test_wrong_key_is_answered_with_the_keys_there_are(self, export, tmp_path):
+        signature, _ = export(Scale(), features=ROWS)
         with pytest.raises(ModelError, match=r"has no signature 'scale'\. It has: \['serving_default'\]"):
-            read_signature(saved, "scale")
+            read_signature(tmp_path / "saved_model", "scale")
+        text = (tmp_path / "saved_model" / SIGNATURE_FILE).read_bytes()
+        assert parse_signature(text, KEY) == signature
+        assert parse_signature(text, "other") is None
 
 
 @pytest.fixture
@@ -473,13 +449,11 @@ def full_disk(room):
 
 
 class TestPublish:
-    @pytest.mark.parametrize("target", ["models/a/1", "with space/ü", "trailing/"])
-    @pytest.mark.parametrize("scheme", ["", "file://"])
-    def test_whole_model_appears_at_the_target(self, source, tmp_path, target, scheme):
-        if scheme and " " in target:
-            target = "with%20space/%C3%BC"
+    @pytest.mark.parametrize(("scheme", "target"), [("", "with space/ü/"), ("file://", "with%20space/%C3%BC")])
+    def test_whole_model_appears_at_the_target(self, source, tmp_path, scheme, target):
+        assert check_destination(f"{scheme}{tmp_path}/out/{target}") is None
         publish(str(source), f"{scheme}{tmp_path}/out/{target}", "run1")
-        written = tmp_path / "out" / target.replace("%20", " ").replace("%C3%BC", "ü")
+        written = tmp_path / "out" / "with space" / "ü"
         assert contents(written) == contents(source)
         assert list(written.parent.iterdir()) == [written]
 
@@ -545,14 +519,6 @@ def test_same_content_is_packed_into_the_same_bytes(source, tmp_path):
     assert pack(str(copy), tmp_path).read_bytes() != packed[0]
 
 
-class TestCheckDestination:
-    @pytest.mark.parametrize("target", ["new", "deep/er/new", "empty"])
-    def test_new_or_empty_directory_is_fine(self, tmp_path, target):
-        (tmp_path / "empty").mkdir()
-        assert check_destination(str(tmp_path / target)) is None
-        assert check_destination(f"file://{tmp_path / target}") is None
-
-
 class TestMeaning:
     """What is written beside the SavedModel of a train function, so that its output is a class or a number."""
 
@@ -563,7 +529,6 @@ class TestMeaning:
             ("keras", "BinaryCrossentropy", 1, PredictionSpec("binary", from_logits=True)),
             ("keras", None, 3, PredictionSpec()),
             ("tf_keras", "sparse_categorical_crossentropy", 3, PredictionSpec("multiclass")),
-            ("tf_keras", "BinaryCrossentropy", 1, PredictionSpec("binary", from_logits=True)),
         ],
     )
     def test_follows_the_compiled_loss_of_either_keras(self, tmp_path, package, loss, units, expected):

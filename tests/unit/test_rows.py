@@ -1,10 +1,8 @@
 import datetime as dt
 import enum
 import random
-import uuid
 from collections import namedtuple
 from decimal import Decimal
-from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -196,17 +194,15 @@ VECTORS = {
     "both, as VectorAssembler gives them": [SPARSE, DENSE, SPARSE],
     "of mllib": [mllib.Vectors.dense(1, 2), mllib.Vectors.sparse(2, {0: 1.0})],
     "of several sizes": [DENSE, Vectors.dense(1.0), Vectors.sparse(5, {4: 1.0})],
-    "wide": [Vectors.sparse(2**18, {7: 1.0})] * 3,
     "matrices": [Matrices.dense(2, 2, [1, 2, 3, 4]), Matrices.sparse(2, 2, [0, 1, 1], [1], [5])],
 }
 
 
 class TestVectors:
-    @pytest.mark.parametrize("name", VECTORS)
     @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v, 1), lambda v: Row(features=v, label=1)])
-    def test_come_back_as_arrays(self, name, wrap):
-        values = VECTORS[name]
-        assert same(there_and_back([wrap(v) for v in values]), [wrap(v.toArray()) for v in values])
+    def test_come_back_as_arrays(self, wrap):
+        for name, values in VECTORS.items():
+            assert same(there_and_back([wrap(v) for v in values]), [wrap(v.toArray()) for v in values]), name
 
 
 class Colour(enum.Enum):
@@ -297,7 +293,6 @@ class TestColumnOf:
             ([{"a": 1}], 0, "no fields 0, expected one. Available: ['a']"),
             ([(1, 2)], 2, "no fields 2, expected one. Available: [0, 1]"),
             ([(1, 2)], -1, "no fields -1"),
-            ([(1, 2)], "a", "no fields 'a'"),
             ([()], 0, "Available: none"),
             ([[1.5, 2.5]], 1, "no fields 1, expected one. Available: [0]"),
             ([Row("a", "a")(1, 2)], "a", "2 fields 'a', expected one"),
@@ -316,24 +311,16 @@ class TestErrors:
             ([(1, [{"a": object()}])], "element[1][0]['a']", "object", "a tuple, dict or NumPy array of its content"),
             ([{"x": 1.5}, {"x": Custom()}], "element['x']", "Custom", "vars(x) in place of x = element['x']"),
             ([(1, Colour.RED)], "element[1]", "Colour", "x.value in place of x = element[1]"),
-            ([np.complex64(1)], "element", "numpy.complex64", ""),
             ([(np.zeros(2, complex),)], "element[0]", "numpy.complex128", ""),
-            ([np.zeros(2, "i4,f4")], "element", "numpy.void", ""),
-            ([np.zeros(2, np.longdouble)], "element", "numpy.longdouble", ""),
             ([np.array([object()])], "element[*]", "object", ""),
             ([np.array([{}], object)], "element", "dict", ""),
             ([np.ma.zeros(3)], "element", "MaskedArray", "x.filled()"),
             ([pd.Timestamp("2020-01-01")], "element", "Timestamp", "x.to_pydatetime()"),
             ([_objects([1], (2,))], "element[*]", "list and tuple", "one type for all rows, as float(x) or str(x)"),
-            ([dt.time(1)], "element", "datetime.time", "str(x)"),
             ([(2**63, 1)], "element[0]", "int", "one type for all rows, as float(x) or str(x)"),
             ([[1, 2**63]], "element[*]", "int", "one type for all rows, as float(x) or str(x)"),
             ([(1, "a"), ("b", "c")], "element[0]", "int and str", "one type for all rows, as float(x) or str(x)"),
             ([Decimal("Infinity")], "element", "Decimal", "float(x)"),
-            ([uuid.UUID(int=7)], "element", "uuid.UUID", "str(x)"),
-            ([Fraction(1, 3)], "element", "Fraction", "float(x)"),
-            ([1 + 2j], "element", "complex", "(x.real, x.imag)"),
-            ([range(3)], "element", "range", "list(x)"),
             ([{1, 2}], "element", "set", "sorted(x)"),
             ([{1: "a"}], "element", "dict", ""),
             (["\ud800"], "element", "str", ""),

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from pyspark import SparkFiles
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import from_arrow_type
 
 from tfos_ml import TFModel
 from tfos_ml.data.casting import TensorInfo, fit_to_tensor
@@ -34,19 +33,16 @@ from tfos_ml.protocol.artifacts import Artifact
 
 NAN, INF = float("nan"), float("inf")
 OUTPUTS = {
-    "int8": (t.ByteType(), pa.int8(), [-128, 127]),
-    "uint8": (t.ShortType(), pa.int16(), [0, 255]),
-    "int16": (t.ShortType(), pa.int16(), [-(2**15), 2**15 - 1]),
-    "uint16": (t.IntegerType(), pa.int32(), [0, 2**16 - 1]),
-    "int32": (t.IntegerType(), pa.int32(), [-(2**31), 2**31 - 1]),
-    "uint32": (t.LongType(), pa.int64(), [0, 2**32 - 1]),
-    "int64": (t.LongType(), pa.int64(), [-(2**63), 2**63 - 1]),
-    "float16": (t.FloatType(), pa.float32(), [0.5, -65504.0]),
-    "bfloat16": (t.FloatType(), pa.float32(), [0.5, -2.0]),
-    "float32": (t.FloatType(), pa.float32(), [0.5, INF]),
-    "float64": (t.DoubleType(), pa.float64(), [0.1, -1e300]),
-    "bool": (t.BooleanType(), pa.bool_(), [True, False]),
-    "string": (t.StringType(), pa.string(), ["grüße 🎉", ""]),
+    "int8": (pa.int8(), [-128, 127]),
+    "uint8": (pa.int16(), [0, 255]),
+    "uint16": (pa.int32(), [0, 2**16 - 1]),
+    "uint32": (pa.int64(), [0, 2**32 - 1]),
+    "int64": (pa.int64(), [-(2**63), 2**63 - 1]),
+    "float16": (pa.float32(), [0.5, -65504.0]),
+    "bfloat16": (pa.float32(), [0.5, -2.0]),
+    "float64": (pa.float64(), [0.1, -1e300]),
+    "bool": (pa.bool_(), [True, False]),
+    "string": (pa.string(), ["grüße 🎉", ""]),
 }
 
 
@@ -62,19 +58,15 @@ class TestCasting:
     @pytest.mark.parametrize(
         ("values", "source", "target"),
         [
-            ([-1, 2**31 - 1], "int32", "int64"),
             ([-1, 2**31 - 1], "int64", "int32"),
             ([0, 255], "int64", "uint8"),
-            ([127, 0], "int8", "uint8"),
-            ([2**24, -(2**24)], "int64", "float32"),
-            ([2**31 - 1], "int32", "float64"),
             ([2**62], "int64", "float64"),
             ([0.1, NAN, INF], "float32", "float64"),
             ([2.0, -3.0], "float64", "int64"),
-            ([True, False], "bool", "int32"),
             ([True, False], "bool", "float32"),
             ([0, 1], "int32", "bool"),
             ([0.5, NAN, -INF], "float32", "float16"),
+            ([0.5, -2.0, NAN, INF], "float32", "bfloat16"),
         ],
     )
     def test_without_loss_is_done(self, values, source, target):
@@ -97,10 +89,9 @@ class TestCasting:
     @pytest.mark.parametrize(
         ("values", "source", "target"),
         [
-            ([2**31], "int64", "int32"),
             ([256], "int64", "uint8"),
             ([70_000], "int64", "float16"),
-            ([0.1], "float32", "float16"),
+            ([0.1], "float32", "bfloat16"),
             ([0.5], "float64", "int32"),
             ([0.5], "float32", "bool"),
             ([2], "int32", "bool"),
@@ -116,12 +107,9 @@ class TestShape:
         ("received", "expected", "fitted"),
         [
             ((3,), (None,), (3,)),
-            ((3,), (None, 1), (3, 1)),
             ((3,), (None, 1, 1), (3, 1, 1)),
             ((3, 1), (None,), (3,)),
-            ((3, 4), (None, 4), (3, 4)),
             ((3, 4), (None, None), (3, 4)),
-            ((3, 4), (None, 2, 2), (3, 2, 2)),
             ((3, 6), (None, 1, 2, 3), (3, 1, 2, 3)),
             ((3, 2, 5), (None, None, 5), (3, 2, 5)),
             ((3, 2, 5), None, (3, 2, 5)),
@@ -138,9 +126,7 @@ class TestShape:
         ("received", "expected"),
         [
             ((3, 3), (None, 4)),
-            ((3,), (None, 2)),
             ((3,), (None, None)),
-            ((3, 2), (None,)),
             ((3, 2, 2), (None, 4)),
             ((3, 4), (None, None, 2)),
             ((3, 2, 3), (None, 3, 2)),
@@ -152,6 +138,16 @@ class TestShape:
         tensor = TensorInfo("float32", expected)
         message = f"Column 'column' has rows of shape {received[1:]}, but input 'input' expects {tensor}."
         assert str(caught.value) == message
+
+
+def test_a_tensor_shows_what_is_known_of_it():
+    assert str(TensorInfo("float32", (None, 28, None))) == "float32(batch, 28, ?)"
+    assert str(TensorInfo("int64", None)) == "int64(?)"
+
+
+def test_values_of_the_right_kind_and_shape_are_not_copied():
+    values = np.ones((3, 2), np.float32)
+    assert fit_to_tensor(values, "column", "input", TensorInfo("float32", (None, 2))) is values
 
 
 def test_column_becomes_a_tensor_padded_and_cast():
@@ -177,18 +173,14 @@ def column_of(tensor, values, rows):
 
 
 @pytest.mark.parametrize("dtype", OUTPUTS)
-@pytest.mark.parametrize("inner", [(), (2, 2)])
-class TestOutput:
-    def test_becomes_an_array_of_its_type(self, dtype, inner):
-        spark, arrow, samples = OUTPUTS[dtype]
+def test_an_output_becomes_an_array_of_its_type(dtype):
+    arrow, samples = OUTPUTS[dtype]
+    for inner, kind in (((), arrow), ((2, 2), pa.list_(pa.list_(arrow)))):
         tensor = TensorInfo(dtype, (None, *inner))
         values = np.resize(np.array(samples, dtype=object), (3, *inner))
         column = column_of(tensor, tf.constant(values.tolist(), dtype), 3)
         assert column.to_pylist() == values.tolist()
-        for _ in inner:
-            spark, arrow = t.ArrayType(spark), pa.list_(arrow)
-        assert column.type == output_type("y", tensor) == arrow
-        assert from_arrow_type(column.type) == spark
+        assert column.type == output_type("y", tensor) == kind
 
 
 def test_a_record_that_is_damaged_is_quoted_by_the_error():
@@ -264,15 +256,11 @@ class TestDamagedModel:
         archive._in_use.clear()
 
     @staticmethod
-    def scoring(model):
-        x = TensorInfo("float32", (None,))
-        kinds = {"y": pa.float32()}
-        return ScoringSpec(
+    def score(model, value):
+        x, kinds = TensorInfo("float32", (None,)), {"y": pa.float32()}
+        scoring = ScoringSpec(
             model, "serving_default", "serve", (InputBinding("c", "x", x),), {"y": x}, kinds, {"y": "y"}, 10, "error", 0
         )
-
-    def score(self, model, value):
-        scoring = self.scoring(model)
         return score_here(scoring, [pa.array([value], pa.float32())]).to_pylist()
 
     @pytest.mark.parametrize(("file", "size", "message"), DAMAGES)
@@ -288,33 +276,16 @@ class TestDamagedModel:
         assert self.score(model, 2.0) == [2.0]
 
 
-class TestExportDir:
-    """A model at exportDir is fetched and packed once, for as long as it does not change."""
-
-    @pytest.fixture
-    def fetched(self, monkeypatch):
-        found = []
-        fetch = publishing.fetch
-        monkeypatch.setattr(publishing, "fetch", lambda *args: found.append(args) or fetch(*args))
-        return found
-
-    @pytest.fixture
-    def exported(self, tmp_path):
-        directory = tmp_path / "m"
-        directory.mkdir()
-        self.write(directory, "a")
-        return directory
-
-    @staticmethod
-    def write(directory, name):
-        signature = Signature({name: TensorInfo("float32", (None,))}, {"y": TensorInfo("float32", (None,))})
-        (directory / SIGNATURE_FILE).write_text(json.dumps({"serving_default": dataclasses.asdict(signature)}))
-
-    def test_is_fetched_once_by_a_model_and_its_copies(self, exported, fetched):
-        model = TFModel(exportDir=str(exported), featuresCol="c")
-        columns = t.StructType().add("c", "float")
-        for _ in range(3):
-            model.transformSchema(columns)
-            model.signature()
-            model.copy({model.predictionCol: "p"}).transformSchema(columns)
-        assert len(fetched) == 1
+def test_a_model_at_export_dir_is_fetched_once_by_it_and_its_copies(tmp_path, monkeypatch):
+    fetched, fetch = [], publishing.fetch
+    monkeypatch.setattr(publishing, "fetch", lambda *args: fetched.append(args) or fetch(*args))
+    floats = TensorInfo("float32", (None,))
+    signature = {"serving_default": dataclasses.asdict(Signature({"a": floats}, {"y": floats}))}
+    (tmp_path / SIGNATURE_FILE).write_text(json.dumps(signature))
+    model = TFModel(exportDir=str(tmp_path), featuresCol="c")
+    columns = t.StructType().add("c", "float")
+    for _ in range(3):
+        model.transformSchema(columns)
+        model.signature()
+        model.copy({model.predictionCol: "p"}).transformSchema(columns)
+    assert len(fetched) == 1
