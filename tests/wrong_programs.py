@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 
 from keras_programs import (
-    hand_normalized,
     in_batch_negatives,
     in_batch_step,
     noisy_positions,
     numbers,
     ragged_tokens,
-    rmse_metric,
     sampling,
     small,
 )
@@ -35,48 +33,26 @@ def over_batch(function):
     return model
 
 
-def with_loss(function, is_step=False):
-    """A network with a loss function of one's own; or with the same in ``compute_loss``, which we cannot split."""
+def hardest_rows():
+    """A ``compute_loss``, which we cannot split, of the three rows with the largest errors."""
     import keras
+    from keras import ops
 
     class Own(keras.Sequential):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-            return function(keras.ops, y, y_pred)
+            squares = ops.square(ops.reshape(y, (-1, 1)) - y_pred)
+            return ops.mean(ops.top_k(ops.reshape(squares, (-1,)), 3)[0])
 
-    if is_step:
-        return small(model_class=Own)
-    return small(loss=lambda y, p: function(keras.ops, y, p))
+    return small(model_class=Own)
 
 
-def with_metric(function):
+def largest_error():
     import keras
 
     def own(y, p):
-        return function(keras.ops, keras.ops.reshape(y, (-1, 1)), p)
+        return keras.ops.max(keras.ops.abs(keras.ops.reshape(y, (-1, 1)) - p))
 
     return small(metrics=[own])
-
-
-def squares(ops, y, p):
-    return ops.square(ops.reshape(y, (-1, 1)) - p)
-
-
-def hardest(ops, y, p):
-    return ops.mean(ops.top_k(ops.reshape(squares(ops, y, p), (-1,)), 3)[0])
-
-
-def ranking(ops, y, p):
-    y, p = ops.reshape(y, (-1, 1)), ops.reshape(p, (-1, 1))
-    above = ops.cast(y > ops.transpose(y), "float32")
-    return ops.sum(above * ops.softplus(ops.transpose(p) - p)) / (ops.sum(above) + 1)
-
-
-def listwise(ops, y, p):
-    return -ops.sum(ops.softmax(ops.reshape(y, (-1,))) * ops.log_softmax(ops.reshape(p, (-1,))))
-
-
-def mean_and_sum(ops, y, p):
-    return ops.mean(squares(ops, y, p)) + ops.sum(ops.abs(p))
 
 
 def assigning(update):
@@ -211,29 +187,19 @@ def of_tensorflow():
 
 
 WRONG = {  # the program, and what is said
-    "layer: centers by hand": (hand_normalized, ERROR),
     "layer: softmax over rows": (functools.partial(over_batch, lambda ops, x: ops.softmax(x, axis=0)), ERROR),
     "layer: divides by the maximum": (functools.partial(over_batch, lambda ops, x: x / ops.max(ops.abs(x))), ERROR),
-    "layer: product over rows, too": (functools.partial(over_batch, lambda ops, x: x + ops.tensordot(x, x, 2)), ERROR),
-    "layer: deviation of the batch": (functools.partial(over_batch, lambda ops, x: x * ops.std(x, axis=0)), ERROR),
     "layer: mixes neighboring rows": (functools.partial(over_batch, shuffled_partners), ERROR),
     "layer: adds a product of means": (balanced, ERROR),
     "step: pairs of rows": (in_batch_step, ERROR),
-    "step: hardest rows": (functools.partial(with_loss, hardest, True), ERROR),
-    "step: ranking": (functools.partial(with_loss, ranking, True), ERROR),
-    "step: list of rows": (functools.partial(with_loss, listwise, True), ERROR),
-    "step: a mean and a sum": (functools.partial(with_loss, mean_and_sum, True), ERROR),
+    "step: hardest rows": (hardest_rows, ERROR),
     "step: clips gradients by hand": (clipped_by_hand, "Their norm is 0.01 on all rows, 0.01 and 0.01 on the shares"),
     "step: compares rows after four steps": (functools.partial(from_warm_up, after_iterations), ERROR),
     "step: compares rows, in growing measure": (functools.partial(from_warm_up, after_own_steps), ERROR),
     "step: compares rows once a callback says so": (functools.partial(from_warm_up, lambda model: model.beta), ERROR),
     "step: an optimizer of TensorFlow's": (of_tensorflow, f"{ERROR}. A training step changes the weights"),
     "loss: pairs of rows": (in_batch_negatives, EXACT),
-    "loss: hardest rows": (functools.partial(with_loss, hardest), EXACT),
-    "loss: ranking": (functools.partial(with_loss, ranking), EXACT),
-    "loss: list of rows": (functools.partial(with_loss, listwise), EXACT),
-    "metric: root of a mean": (rmse_metric, "rmse"),
-    "metric: largest error": (functools.partial(with_metric, lambda ops, y, p: ops.max(ops.abs(y - p))), "own"),
+    "metric: largest error": (largest_error, "own"),
     "state: the largest row": (
         functools.partial(assigning, lambda ops, memory, x: ops.maximum(memory, ops.max(x, axis=0))),
         "several workers do not assign the same",

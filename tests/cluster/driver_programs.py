@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -43,12 +42,6 @@ def hold_first_partition(file: str, batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
 
 
-def stop(spark: SparkSession, file: Path) -> None:
-    """Stop a session once a file is there."""
-    cluster_train_functions.wait_for_file(file)
-    spark.stop()
-
-
 def fit(
     spark: SparkSession,
     train: str,
@@ -57,20 +50,15 @@ def fit(
     partitions: int = 4,
     wide: bool = False,
     held: bool = False,
-    stop_on: str | None = None,
-    arguments: dict[str, Any] | None = None,
     **params: Any,
 ) -> dict[str, Any]:
     """Fit; returns the summary.
 
-    With `held` as in :func:`rows`, until the test makes the file "mapped". A file whose name is `stop_on` has a
-    thread stop the session.
+    With `held` as in :func:`rows`, until the test makes the file "mapped".
     """
-    if stop_on is not None:
-        threading.Thread(target=stop, args=(spark, Path(directory) / stop_on), daemon=True).start()
     params = {"clusterSize": 2, "verbose": 0, "reservationTimeout": 60.0, "feedTimeout": 60.0, **params}
-    tf_args = {"directory": directory, **(arguments or {})}
-    estimator = TFEstimator(trainFn=getattr(cluster_train_functions, train), tfArgs=tf_args, **params)
+    function = getattr(cluster_train_functions, train)
+    estimator = TFEstimator(trainFn=function, tfArgs={"directory": directory}, **params)
     model = estimator.fit(rows(spark, count, partitions, wide, f"{directory}/mapped" if held else None))
     return {"rows": model.summary.rows, "history": model.summary.history}
 

@@ -42,11 +42,11 @@ MASTER, WORKER, EXECUTOR = (
 class Worker:
     """One worker of the cluster, and what runs below it."""
 
-    def __init__(self, cluster: Standalone, address: str, memory: str, prefix: Sequence[str]):
+    def __init__(self, cluster: Standalone, address: str, prefix: Sequence[str]):
         self.address = address
         self.local = cluster.directory / f"local-{address}"
         self.log = cluster.directory / f"worker-{address}.log"
-        command = [WORKER, "--host", address, "--port", "0", "--webui-port", "0", "--cores", "8", "--memory", memory]
+        command = [WORKER, "--host", address, "--port", "0", "--webui-port", "0", "--cores", "8", "--memory", "2g"]
         command += ["--work-dir", str(cluster.directory / f"work-{address}"), cluster.url]
         local = {"SPARK_LOCAL_IP": address, "SPARK_LOCAL_DIRS": str(self.local), **cluster.of_workers}
         self.process = cluster.spawn(command, self.log, local, prefix)
@@ -168,9 +168,9 @@ class Standalone:
             "SPARK_SCALA_VERSION": "2.13",  # as spark-class sets it; of no consequence, but workers want it
         }
 
-    def start_worker(self, address: str, memory: str = "2g", prefix: Sequence[str] = ()) -> Worker:
+    def start_worker(self, address: str, prefix: Sequence[str] = ()) -> Worker:
         """Start one more worker, with room for several applications; it registers in a few seconds."""
-        worker = Worker(self, address, memory, prefix)
+        worker = Worker(self, address, prefix)
         self.workers.append(worker)
         return worker
 

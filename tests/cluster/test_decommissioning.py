@@ -39,16 +39,16 @@ def spot_driver(cluster, executors):
     )
 
 
-def begin_slow_fit(driver, directory, **params):
-    """Begin a fit of two nodes, which trains now."""
-    driver.begin("keras", directory=str(directory), is_slow=True, **params)
+def begin_slow_fit(driver, directory):
+    """Begin a fit of two nodes, which trains now; of one that may not be restarted ``simulation/`` has the rules."""
+    driver.begin("keras", directory=str(directory), is_slow=True, minClusterSize=1)
     assert wait_until((directory / "trains").exists, 3 * START_SECONDS), driver.log()[-3000:]
 
 
 def test_a_decommissioned_worker_ends_the_attempt_with_a_checkpoint(spot_workers, tmp_path):
     driver = spot_driver(spot_workers, 2)
     undisturbed = driver.run("keras", 3 * START_SECONDS, directory=str(tmp_path / "undisturbed")).result
-    begin_slow_fit(driver, tmp_path, minClusterSize=1)
+    begin_slow_fit(driver, tmp_path)
     decommission(next(filter(has_node, spot_workers.workers)))
     outcome = driver.outcome(3 * START_SECONDS)
     assert outcome.result, outcome
@@ -61,21 +61,9 @@ def test_a_decommissioned_worker_ends_the_attempt_with_a_checkpoint(spot_workers
 
 def test_a_decommissioned_executor_without_a_node_does_not_concern_the_fit(spot_workers, tmp_path):
     driver = spot_driver(spot_workers, 3)
-    begin_slow_fit(driver, tmp_path, minClusterSize=1)
+    begin_slow_fit(driver, tmp_path)
     decommission(next(worker for worker in spot_workers.workers if worker.executors() and not has_node(worker)))
     outcome = driver.outcome(3 * START_SECONDS)
     assert outcome.result, outcome
     assert [attempt["ended"] for attempt in outcome.result["attempts"]] == [""]
     assert "decommissions executor" not in driver.log()
-
-
-def test_a_fit_that_would_not_be_restarted_saves_and_goes_on_while_its_executor_is_decommissioned(
-    spot_workers, tmp_path
-):
-    driver = spot_driver(spot_workers, 2)
-    begin_slow_fit(driver, tmp_path)
-    decommission(next(filter(has_node, spot_workers.workers)))
-    outcome = driver.outcome(3 * START_SECONDS)
-    assert outcome.result, outcome
-    assert [attempt["ended"] for attempt in outcome.result["attempts"]] == [""]
-    assert "decommissions executor" in driver.log()

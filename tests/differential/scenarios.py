@@ -164,17 +164,7 @@ def roles(package, sc, directory):
     return found
 
 
-def hdfs_path(package, sc, directory):
-    """Absolute paths, with other default filesystems."""
-    paths = ["hdfs://foo/bar", "viewfs://foo/bar", "file://foo/bar", "/foo/bar", "foo/bar"]
-    found = {}
-    for default in ("hdfs://namenode:8020", "viewfs://namenode:8020", "file://"):
-        ctx = SimpleNamespace(defaultFS=default, working_dir="/path/to/cwd")
-        found[default] = [package.TFNode.hdfs_path(ctx, path) for path in paths]
-    return found
-
-
-SCENARIOS = (parallel, train, inference, shutdown, roles, hdfs_path)
+SCENARIOS = (parallel, train, inference, shutdown, roles)
 
 
 def main(name: str, directory: str, *names: str) -> None:

@@ -104,13 +104,6 @@ def mismatched_barriers(args: Any, ctx: Any) -> None:
         ctx.barrier("only one")
 
 
-def fail_at_first(args: Any, ctx: Any) -> None:
-    """Fail in the first attempt."""
-    if ctx.restart_count == 0 and ctx.task_index == 0:
-        raise RuntimeError("first attempt")
-    read(args, ctx)
-
-
 def never_read(args: Any, ctx: Any) -> None:
     """Neither read nor end."""
     time.sleep(1000)
@@ -143,18 +136,6 @@ def stop_early(args: Any, ctx: Any) -> None:
     if args.terminates:
         feed.terminate()
         assert feed.should_stop()
-
-
-def square(args: Any, ctx: Any) -> None:
-    """Answer each row."""
-    feed = ctx.get_data_feed(train_mode=False)
-    while not feed.should_stop():
-        feed.batch_results([row[0] ** 2 for row in feed.next_batch(7)])
-
-
-def forget_answers(args: Any, ctx: Any) -> None:
-    """Answer nothing."""
-    ctx.get_data_feed(train_mode=False).next_batch(5)
 
 
 # Of clusters

@@ -460,9 +460,6 @@ class ProcessSpark:
     def createDataFrame(self, *arguments: Any) -> Any:
         raise NotImplementedError
 
-    def getTags(self) -> set[str]:
-        return set()
-
 
 class ConnectSpark(ProcessSpark):
     """A session of Spark Connect: the driver is not reached by the nodes, and tells less."""

@@ -46,13 +46,6 @@ def test_the_time_limit_names_who_works(spark, tmp_path):
         cluster.shutdown(grace_secs=300, timeout=2)
 
 
-@pytest.mark.chaos  # a fit does in e2e/test_cluster_end.py
-def test_a_cluster_ends_an_endless_evaluator(spark):
-    cluster = start(spark, node_functions.never_look, nodes=2, eval_node=True)
-    with setting(spark, "evaluatorGrace", "300"), pytest.warns(errors.NodeEndedWarning, match=r"grace_secs=2"):
-        cluster.shutdown(grace_secs=2, timeout=60)
-
-
 def test_grace_secs_let_an_evaluator_finish(spark):
     with setting(spark, "evaluatorGrace", "1"):
         cluster = start(spark, node_functions.evaluate_once_more, {"evaluator": 4}, nodes=2, eval_node=True)

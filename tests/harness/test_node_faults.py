@@ -12,7 +12,7 @@ from conftest import seconds
 from harness import CONSTANTS, fit, metrics_of, session
 from spark_of_processes import ProcessSpark
 
-from tfos_ml import TFModel, errors
+from tfos_ml import errors
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 WINDOW, CHUNK = 32 << 20, 4 << 20
@@ -43,14 +43,12 @@ def small_window():
 @pytest.mark.parametrize(
     ("how", "number", "exit_code", "signal_name"),
     [
-        ("exit", 7, 7, None),
         ("exit", 0, 0, None),  # what it has not trained yet would be lost without a word
         ("C exit", 0, 0, None),
         ("sys.exit", 3, 3, None),
         ("library", 0, 0, None),
         ("handler", 0, 0, None),
         ("signal", signal.SIGSEGV, None, "SIGSEGV"),
-        ("signal", signal.SIGKILL, None, "SIGKILL"),
     ],
 )
 def test_exit_code_or_signal_is_reported(barrier_spark, how, number, exit_code, signal_name):
@@ -124,11 +122,6 @@ def test_any_error_of_a_supervisor_names_the_node_and_its_cause_and_the_fit_is_r
     assert re.search("NodeLostError: worker:1 .* failed: OSError: .*Too many open files.*ulimit -n", ended), ended
 
 
-def test_restart_after_a_failure(spark):
-    result = fit(spark, node_functions.fail_at_first, nodes=2, restarts=1)
-    assert [node["rows"] for node in metrics_of(result.reports).values()] == [60, 60]
-
-
 # Slots
 
 
@@ -146,13 +139,6 @@ def test_a_restart_for_which_a_lost_host_has_left_no_room_tells_both_causes(barr
 
 
 # Rows
-
-
-def test_every_node_gets_its_rows_in_each_epoch(spark):
-    result = fit(spark, node_functions.read, nodes=2, rows=3000, epochs=3)
-    found = metrics_of(result.reports)
-    assert [node["rows"] for node in found.values()] == [9000, 9000]
-    assert [node["sum"] for node in found.values()] == [3 * sum(range(3000)), 3 * sum(range(3000, 6000))]
 
 
 @pytest.mark.slow
@@ -180,15 +166,3 @@ def test_rows_that_nobody_reads_are_an_error_in_time(small_window):
 def test_a_node_that_wants_no_more_rows_ends_well(small_window, terminates):
     result = fit(small_window, node_functions.stop_early, {"terminates": terminates}, **LARGE)
     assert [node["label"] for node in result.reports] == ["worker:0"]
-
-
-def test_answers_come_back_in_the_order_of_the_rows(spark):
-    result = fit(spark, node_functions.square, nodes=2)
-    model = TFModel()
-    model._results = result.results
-    assert model.results() == [i**2 for i in range(120)]
-
-
-def test_rows_without_an_answer_are_an_error(barrier_spark):
-    with pytest.raises(errors.ShapeError, match="5 rows were read"):
-        fit(barrier_spark, node_functions.forget_answers)

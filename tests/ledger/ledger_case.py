@@ -93,7 +93,6 @@ class Run:
         self.result: Any = None
         self._done = threading.Event()
         self.lease = SHORT if case.fault == "stop supervisor" else LONG
-        self.silence = SHORT if case.fault == "stop child" else LONG
         conf = {LEASE.name: f"{self.lease}", **(PLAIN if case.mode == "plain" else {})}
         self.spark: Any = (ConnectSpark if case.mode == "connect" else ProcessSpark)(conf, CONSTANTS)
 
@@ -176,7 +175,7 @@ class Run:
             export_dir=str(self.export_dir),
             control=None,
             lease=self.lease,
-            heartbeat_timeout=self.silence,
+            heartbeat_timeout=LONG,
         )
         return fit_job.launch(
             self.spark, SessionFacts.of(self.spark), self.rows, task, max_restarts=self.case.restarts, verbose=0
@@ -263,14 +262,6 @@ SETTINGS = NodeSettings(
 )
 
 
-def _signal_child(number: int) -> Callable[[Run], None]:
-    return lambda run: os.kill(run.pids()[0], number)
-
-
-def _signal_supervisor(number: int) -> Callable[[Run], None]:
-    return lambda run: os.kill(run.pids()[1], number)
-
-
 def _kill_all(run: Run) -> None:
     """What the out-of-memory killer may do: guardian, process and supervisor, in this order."""
     child, supervisor = run.pids()
@@ -292,10 +283,9 @@ def _kill_feeder(run: Run) -> None:
 
 FAULTS: dict[str, Callable[[Run], None]] = {
     "none": lambda run: None,
-    "kill child": _signal_child(signal.SIGKILL),
-    "kill supervisor": _signal_supervisor(signal.SIGKILL),
-    "stop child": _signal_child(signal.SIGSTOP),
-    "stop supervisor": _signal_supervisor(signal.SIGSTOP),
+    "kill child": lambda run: os.kill(run.pids()[0], signal.SIGKILL),
+    "kill supervisor": lambda run: os.kill(run.pids()[1], signal.SIGKILL),
+    "stop supervisor": lambda run: os.kill(run.pids()[1], signal.SIGSTOP),
     "fetch failure": lambda run: None,  # raised by the rows
     "kill all": _kill_all,
     "kill feeder": _kill_feeder,

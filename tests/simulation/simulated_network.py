@@ -38,7 +38,6 @@ class Network:
         self._ports = count(1)
         self._cut_until: dict[str, float] = {}
         self._callers: list[Process] = []
-        self.answered: dict[str, int] = {}
 
     def cut(self, host: str, seconds: float) -> None:
         """Cut a host off for so long."""

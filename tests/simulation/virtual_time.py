@@ -82,7 +82,6 @@ class World:
         self.fiber: Fiber | None = None  # that runs
         self.trace: list[tuple[Any, ...]] = []
         self.crashes: list[tuple[str, Exception]] = []
-        self.events = 0
         self.parts: Any = SimpleNamespace()  # of what is simulated, for those that stand in for it
         self._ahead: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
@@ -158,7 +157,6 @@ class World:
         ahead, deadline = self._ahead, self.now + seconds
         while ahead and ahead[0][0] <= deadline:
             self.now, _, action, args = heapq.heappop(ahead)
-            self.events += 1
             action(*args)
             if until():
                 return True
@@ -287,17 +285,6 @@ def sleep(seconds: float) -> None:
     now_in.park(seconds)
 
 
-def _wait(futures: list[Any], timeout: float | None = None) -> tuple[set[Any], set[Any]]:
-    """As of ``concurrent.futures``."""
-    changed = Condition()
-    for future in futures:
-        future.add_done_callback(lambda _: changed.notify_all())
-    changed.wait_for(lambda: all(future.done() for future in futures), timeout)
-    done = {future for future in futures if future.done()}
-    return done, {*futures} - done
-
-
 time = SimpleNamespace(monotonic=lambda: now_in.now, time=lambda: now_in.now, sleep=sleep)
 threading = SimpleNamespace(Thread=Thread, Condition=Condition, Event=Event, Lock=Condition)
 queues = SimpleNamespace(SimpleQueue=SimpleQueue, Empty=queue.Empty)
-concurrent = SimpleNamespace(futures=SimpleNamespace(wait=_wait))

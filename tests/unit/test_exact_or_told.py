@@ -62,22 +62,12 @@ def told(make, data, directory):
 
 RARE = {  # of each kind of program some are in make test
     "layer: softmax over rows",
-    "layer: product over rows, too",
     "layer: divides by the maximum",
-    "layer: deviation of the batch",
     "step: pairs of rows",
-    "step: ranking",
-    "step: list of rows",
-    "step: a mean and a sum",
     "step: compares rows after four steps",
-    "loss: hardest rows",
-    "loss: ranking",
-    "loss: list of rows",
     "metric: largest error",
     "state: number of steps, in TensorFlow's variable",
     "state: number of rows, in TensorFlow's variable",  # another test has it
-    "layer: centers by hand",  # test_exactness.py has it in two workers
-    "metric: root of a mean",  # and this one
 }
 
 

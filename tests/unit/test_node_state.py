@@ -1,4 +1,7 @@
-"""What becomes of a node: one by one, in clusters played by one thread, and under any events in any order."""
+"""What becomes of a node: one by one, in clusters played by one thread, and under any events in any order.
+
+That every cluster ends, whatever its processes do, is what ``simulation/`` plays.
+"""
 
 import random
 from collections import Counter
@@ -240,15 +243,21 @@ class TestProcess:
         nodes.tick()
         assert nodes.failures[0].message == COLLATERAL.message
 
-    def test_a_helper_that_breaks_when_the_chief_has_ended_is_no_failure(self, with_helper):
+    @pytest.mark.parametrize("failure", [COLLATERAL, OWN], ids=["collateral", "own"])
+    def test_a_helper_that_breaks_when_the_chief_has_ended_is_no_failure_and_one_that_fails_is(
+        self, with_helper, failure
+    ):
         with_helper.handle(1, m.Returned())
         with_helper.handle(1, e.ProcessExited(0))
         with_helper.tick()
-        with_helper.handle(2, COLLATERAL)
+        with_helper.handle(2, failure)
         with_helper.handle(2, e.ProcessExited(1))
         with_helper.tick()
-        assert with_helper.failures == [None] * 3
-        assert "failed after the chief had ended" in with_helper.states[2].ended_at_work
+        if failure is OWN:
+            assert with_helper.failures[2].message == OWN.message
+        else:
+            assert with_helper.failures == [None] * 3
+            assert "failed after the chief had ended" in with_helper.states[2].ended_at_work
 
     @pytest.mark.parametrize(("sent", "seconds"), [(OWN, FAILED_SECONDS), (m.Returned(), HEARTBEAT)])
     def test_a_process_whose_train_function_has_ended_must_end_too(self, sent, seconds):
@@ -375,35 +384,3 @@ def test_whatever_comes_in_whatever_order_the_promises_hold(seed):
         assert len(graces) <= 1
         ends[(state.phase, is_active, failed is None)] += 1
     assert ends[(Phase.ENDED, True, True)] > 0
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_every_cluster_ends(seed):
-    """Whatever its processes do, and whenever: each wait has an end."""
-    draw = random.Random(seed)
-    for _ in range(100):
-        template = draw.choice(TEMPLATES)
-        nodes = Nodes(template)
-        exits = {
-            rank: draw.choice([[m.Returned(), e.ProcessExited(0)], [COLLATERAL, e.ProcessExited(1)]])
-            if draw.random() < 0.2
-            else [m.Returned(), e.ProcessExited(0)]
-            for rank in range(template.size)
-        }
-        at = {rank: draw.uniform(0, 50) for rank in exits}
-        for rank in exits:
-            nodes.handle(rank, e.InputOver())
-            if draw.random() < 0.3 and nodes.states[rank]._member.is_active:
-                nodes.handle(rank, m.BarrierReached(draw.choice("ab")))
-        while nodes.now < 50 + HEARTBEAT + CULPRIT_SECONDS + TIMEOUTS.worker + 5 and not any(nodes.failures):
-            nodes.tick(1.0)
-            for rank in range(template.size):  # the driver says in time that a failure counts
-                broken = nodes.states[rank].broken(nodes.now)
-                if broken is not None and broken.seconds > broken.noticed_within:
-                    nodes.handle(rank, e.DriverSeen(ProgressAnswer(False, counts=True), 0.0, False))
-            for rank, when in list(at.items()):
-                if nodes.now >= when:
-                    del at[rank]
-                    for event in exits[rank]:
-                        nodes.handle(rank, event)
-        assert any(nodes.failures) or nodes.phases() == [Phase.ENDED] * template.size
