@@ -8,6 +8,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import train_functions
@@ -15,7 +16,9 @@ from conftest import jobs_of, open_for, seconds, wait_until
 from pyspark.sql import functions as F
 
 from tfos_ml import InputMode, TFEstimator, errors
+from tfos_ml.common.session_settings import ALLOW_PLAINTEXT
 from tfos_ml.common.spark_api import session_thread
+from tfos_ml.driver.preflight import check_settings
 
 
 @pytest.fixture
@@ -193,41 +196,26 @@ def test_a_stream_is_not_fitted_on(spark):
         estimator.fitMultiple(stream, [{}])
 
 
-ENCRYPTED = {"spark_io_encryption_enabled": "true"}
 BREAKING = {
     "spark.speculation=true would start slow nodes a second time": {
-        "spark_dynamicAllocation_enabled": "true",
-        "spark_dynamicAllocation_shuffleTracking_enabled": "true",
-        "spark_speculation": "true",
+        "spark.master": "spark://master:7077",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.speculation": "true",
     },
-    "spark.io.encryption.enabled=true encrypts .* rows .* plain text .* spark.tfos_ml.allowPlaintext=true": ENCRYPTED,
-    "spark.executor.pyspark.memory=2g limits": {"spark_executor_pyspark_memory": "2g"},
+    "spark.io.encryption.enabled=true encrypts .* rows .* plain text .* spark.tfos_ml.allowPlaintext=true": {
+        "spark.io.encryption.enabled": "true",
+    },
+    "spark.executor.pyspark.memory=2g limits": {"spark.executor.pyspark.memory": "2g"},
     "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true with": {
-        "spark_sql_execution_pyspark_udf_idleTimeoutSeconds": "60",
-        "spark_sql_execution_pyspark_udf_killOnIdleTimeout": "true",
+        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "60",
+        "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
     },
 }
 
 
-# One of them shows that they are looked at before a job; each takes a session.
-@pytest.mark.parametrize(
-    "message",
-    [pytest.param(m, marks=[pytest.mark.chaos] * ("executor.pyspark.memory" not in m)) for m in BREAKING],
-)
-def test_settings_that_would_break_a_run(sessions, message):
-    settings = BREAKING[message]
-    master = "local-cluster[1,1,1024]" if "spark_speculation" in settings else "local[2]"
-    spark = sessions.get(master, **settings)
+@pytest.mark.parametrize("message", BREAKING)
+def test_settings_that_would_break_a_run(message):
+    """That they are looked at before a job is what ``test_encryption.py`` has a session for."""
     with pytest.raises(errors.ClusterConfigError, match=message):
-        fit(spark.range(3), featuresCol="id")
-    assert spark.sparkContext._jsc.sc().statusStore().jobsList(None).size() == 0
-
-
-@pytest.mark.chaos
-def test_rows_may_lie_in_plain_text_where_the_session_says_so(sessions):
-    spark = sessions.get("local[2]", **ENCRYPTED)
-    spark.conf.set("spark.tfos_ml.allowPlaintext", "true")
-    try:
-        fit(spark.range(3), featuresCol="id")
-    finally:
-        spark.conf.unset("spark.tfos_ml.allowPlaintext")
+        check_settings(SimpleNamespace(conf=BREAKING[message]))
+    check_settings(SimpleNamespace(conf={"spark.io.encryption.enabled": "true", str(ALLOW_PLAINTEXT): "true"}))

@@ -100,11 +100,9 @@ def test_nothing_is_left_of_a_node_that_is_killed_while_it_reads_from_disk(spark
     assert wait_until(lambda: not any(map(os.path.exists, seen["directories"])), CLEAN_SECONDS)
 
 
-@pytest.mark.parametrize(("name", "value"), [("spoolMemory", "much"), ("shuffleMemory", "-1")])
-def test_a_size_that_is_none_is_an_error_before_any_job(spark, name, value):
+def test_a_size_that_is_none_is_an_error_before_any_job(spark):
+    """All settings, and what they take, are in ``unit/test_session_settings.py``."""
     estimator = TFEstimator(trainFn=lambda args, ctx: None, clusterSize=1, verbose=0)
-    with (
-        setting(spark, name, value),
-        pytest.raises(errors.ClusterConfigError, match=rf"spark\.tfos_ml\.{name}={value} must be a size"),
-    ):
+    message = r"spark\.tfos_ml\.shuffleMemory=-1 must be a size"
+    with setting(spark, "shuffleMemory", "-1"), pytest.raises(errors.ClusterConfigError, match=message):
         estimator.fit(spark.range(3).withColumnRenamed("id", "features"))

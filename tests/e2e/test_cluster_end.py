@@ -8,14 +8,10 @@ from __future__ import annotations
 import warnings
 
 import pytest
-from node_functions import never_look, wait_for_end, work, work_or_serve
+from node_functions import never_look, work_or_serve
 from settings import setting
 
-from tfos_ml import InputMode, TFCluster, TFEstimator, errors
-
-
-def start(spark, map_fun, args=None, nodes=1, mode=InputMode.TENSORFLOW, **options):
-    return TFCluster.run(spark, map_fun, args or {}, nodes, input_mode=mode, **options)
+from tfos_ml import TFEstimator, errors
 
 
 def fit(spark, train_fn, args=None, **params):
@@ -56,32 +52,6 @@ def test_a_worker_that_a_fit_ends_at_work_is_named(spark):
         fit(spark, work_or_serve, {"worker": 600}, clusterSize=3, numPS=1, masterNode="chief")
 
 
-def fail_after_the_chief(args, ctx):
-    if ctx.job_name == "worker":
-        wait_for_end(ctx)
-        raise ZeroDivisionError("the user's own mistake")
-    work_or_serve(args, ctx)
-
-
-def test_a_worker_that_fails_after_the_chief_is_an_error(spark):
-    with pytest.raises(errors.TrainFnError, match="worker:0 on .*the user's own mistake"):
-        fit(spark, fail_after_the_chief, clusterSize=3, numPS=1, masterNode="chief")
-
-
-def lose_the_chief(args, ctx):
-    if ctx.job_name == "worker":
-        import tensorflow as tf
-
-        wait_for_end(ctx)
-        raise tf.errors.UnavailableError(None, None, "the chief is gone")
-    work_or_serve(args, ctx)
-
-
-def test_a_worker_whose_connections_break_with_the_chief_is_named(spark):
-    with pytest.warns(errors.NodeEndedWarning, match=r"worker:0 failed after the chief .*the chief is gone"):
-        fit(spark, lose_the_chief, clusterSize=3, numPS=1, masterNode="chief")
-
-
 # Evaluators
 
 
@@ -93,9 +63,3 @@ def test_a_fit_ends_an_endless_evaluator(any_spark, tmp_path):
     with setting(any_spark, "evaluatorGrace", "2"), pytest.warns(errors.NodeEndedWarning, match=ENDED):
         model = fit(any_spark, never_look, args, clusterSize=2, evalNode=True, feedTimeout=5)
     assert model.summary.rows == 20
-
-
-@pytest.mark.parametrize(("name", "value"), [("workerGrace", "soon"), ("evaluatorGrace", "-1")])
-def test_a_wrong_setting_is_told_before_anything_starts(spark, name, value):
-    with setting(spark, name, value), pytest.raises(errors.ClusterConfigError, match=f"spark.tfos_ml.{name}={value}"):
-        start(spark, work)

@@ -96,19 +96,6 @@ def test_rows_with_nan_are_skipped_and_counted(keras, df, fitted):
     assert len(kept) == 13
 
 
-@pytest.mark.parametrize(
-    ("spoil", "rows_in_a_call", "message"),
-    [
-        (shortened, 40, r"ShapeError: Column 'features' has rows of 3 to 4 elements, but input"),
-        (with_nan, 2, r"NonFiniteValueError: Column 'features' has 13 x NaN in 13 of 40 rows.*handleInvalid="),
-    ],
-)
-def test_such_rows_are_not_scored(df, fitted, spoil, rows_in_a_call, message):
-    strict = fitted.copy({fitted.predictBatchSize: rows_in_a_call, fitted.handleInvalid: "error"})
-    with pytest.raises(Exception, match=message):
-        strict.transform(spoil(df)).collect()
-
-
 def test_weights_that_are_not_finite_end_the_fit_and_are_not_tried_again(keras, df):
     job = estimator(network_without_nan(keras), handleInvalid="keep", epochs=3, maxRestarts=2)
     with pytest.raises(errors.NonFiniteTrainingError, match=r"after epoch 1: .*hidden/kernel has \d+ of 32 values"):

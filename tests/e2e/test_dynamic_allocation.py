@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import train_functions
 from conftest import CLUSTER
 
 from tfos_ml import InputMode, TFCluster, TFEstimator, errors
@@ -47,13 +46,6 @@ def test_a_cluster_that_is_fed_on_several_executors(spark):
     with TFCluster.run(spark.sparkContext, double, None, 3, input_mode=InputMode.SPARK) as cluster:
         doubled = cluster.inference(spark.sparkContext.parallelize(range(100), 7))
         assert doubled.collect() == [2 * x for x in range(100)]
-
-
-def test_first_failure_ends_all_nodes_on_several_executors(spark):
-    df = spark.range(30).withColumnRenamed("id", "features")
-    job = TFEstimator(trainFn=train_functions.fail_on_one, clusterSize=3, verbose=0)
-    with pytest.raises(errors.TrainFnError, match="worker:1 .* ZeroDivisionError: the user's own mistake"):
-        job.setTfArgs({"fail_on": "worker:1"}).fit(df)
 
 
 def test_more_nodes_than_there_can_be_slots_on_several_executors(spark):

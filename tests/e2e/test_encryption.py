@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import train_functions
+from conftest import jobs_of
 
 from tfos_ml import KerasEstimator, TFEstimator, TFParallel, errors
 
@@ -58,6 +59,8 @@ def test_a_cluster_of_one_node_runs(df):
     ],
     ids=["TFEstimator", "ring"],
 )
-def test_what_would_use_tensorflows_grpc_is_refused_before_the_job(df, estimator):
+def test_what_would_use_tensorflows_grpc_is_refused_before_the_job(several_executors, df, estimator):
+    before = jobs_of(several_executors)
     with pytest.raises(errors.ClusterConfigError, match="gRPC between nodes cannot be encrypted. Use KerasEstimator"):
         estimator.fit(df)
+    assert jobs_of(several_executors) == before

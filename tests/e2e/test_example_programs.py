@@ -1,6 +1,6 @@
-"""Programs of the kinds that keras.io shows, and what an estimator adds to them, end like plain Keras here.
+"""Layers that a fit adapts, and programs on KerasHub, end through Spark like plain Keras here.
 
-What each adds has another test in make test, of itself.
+Programs of all kinds that keras.io shows are in ``unit/test_exactness.py``.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from example_programs import hub, tables, vision
-from keras_worker import masked_steps, step_data
+from example_programs import hub, tables
 
 from tfos_ml import KerasEstimator, TFModel
 
@@ -41,17 +40,10 @@ def as_frame(spark, columns):
     return spark.createDataFrame(pd.DataFrame({**cells, "row": np.arange(len(next(iter(cells.values()))))})).coalesce(2)
 
 
-def plain(model, x, y, **options):
+def plain(model, x, y):
     """Fit in place; returns the history, and what the model predicts then."""
-    history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0, **options).history
+    history = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
     return history, model.predict(x, verbose=0)
-
-
-def as_tensors(columns, shape=(-1,)):
-    """Columns for plain Keras, which takes no text as NumPy has it."""
-    import tensorflow as tf
-
-    return {name: tf.constant(values.reshape(shape).tolist()) for name, values in columns.items()}
 
 
 def check(fitted, df, history, expected, column="probability"):
@@ -62,20 +54,6 @@ def check(fitted, df, history, expected, column="probability"):
     for name, values in history.items():
         np.testing.assert_allclose(fitted.summary.history[name], values, rtol=1e-5, atol=1e-6, err_msg=name)
     assert fitted.summary.warnings == []
-
-
-@SIZES
-def test_weights_of_rare_classes_by_an_estimator_that_was_loaded(spark, tmp_path, size):
-    """The model is an instance with dropout: the states of its random generators are saved, too."""
-    data = tables.frauds()
-    x, y, held_out, weights = (data[key] for key in ("x", "y", "val", "class_weight"))
-    model = seeded(tables.class_imbalance)
-    columns = {"featuresCol": "x", "labelCol": "y", "validationIndicatorCol": "held_out"}
-    KerasEstimator(model=model, **columns, classWeight=weights, clusterSize=size, **FIXED).save(str(tmp_path / "e"))
-    validation = (x[held_out], y[held_out])
-    history, _ = plain(model, x[~held_out], y[~held_out], validation_data=validation, class_weight=weights)
-    df = as_frame(spark, {"x": x, "y": y, "held_out": held_out})
-    check(KerasEstimator.load(str(tmp_path / "e")).fit(df), df, history, model.predict(x, verbose=0))
 
 
 def patients_model(adapted_on=None):
@@ -103,8 +81,10 @@ def patients_model(adapted_on=None):
 
 @SIZES
 def test_preprocessing_layers_that_a_fit_adapts(spark, size):
+    import tensorflow as tf  # plain Keras takes no text as NumPy has it
+
     x, y = tables.patients()
-    given = as_tensors(x, shape=(-1, 1))
+    given = {name: tf.constant(values.reshape(-1, 1).tolist()) for name, values in x.items()}
     history, expected = plain(seeded(patients_model, adapted_on=given), given, y)
     layers = ["age_bins", "counts", "kinds", "scale"]
     job = KerasEstimator(
@@ -116,46 +96,6 @@ def test_preprocessing_layers_that_a_fit_adapts(spark, size):
     )
     df = as_frame(spark, {**x, "label": y})
     check(job.fit(df), df, history, expected)
-
-
-@SIZES
-def test_a_feature_space_in_a_model(spark, size):
-    x, y = tables.patients()
-    given = as_tensors(x)
-    model = seeded(tables.feature_space)
-    job = KerasEstimator(model=model, inputMapping={name: name for name in x}, clusterSize=size, **FIXED)
-    history, expected = plain(model, given, y)
-    df = as_frame(spark, {**x, "label": y})
-    check(job.fit(df), df, history, expected)
-
-
-@SIZES
-def test_transfer_learning_in_two_fits(spark, tmp_path, size):
-    """The second fit begins with the weights of the first, and trains the base as well."""
-    x, y = vision.images()
-    df = as_frame(spark, {"x": x, "label": y})
-    head, whole = seeded(vision.frozen_base), seeded(vision.frozen_base, trains_base=True)
-    fixed = {"model": lambda **arguments: seeded(vision.frozen_base, **arguments), "featuresCol": "x", **FIXED}
-    exported = str(tmp_path / "export")
-    first = KerasEstimator(exportDir=exported, clusterSize=size, **fixed).fit(df)
-    check(first, df, *plain(head, x, y))
-    whole.set_weights(head.get_weights())
-    second = KerasEstimator(modelArgs={"trains_base": True}, initialWeights=exported, clusterSize=size, **fixed)
-    check(second.fit(df), df, *plain(whole, x, y))
-
-
-@SIZES
-def test_a_weight_for_each_word_of_rows_of_any_length(spark, size):
-    data = step_data()
-    x, y, w, lengths = (data[key] for key in ("x", "y", "w", "lengths"))
-    columns = {"featuresCol": "x", "labelCol": "y", "weightCol": "w"}
-    job = KerasEstimator(model=lambda: seeded(masked_steps), **columns, clusterSize=size, **FIXED)
-    rows = {name: [row[:n].tolist() for row, n in zip(data[name], lengths, strict=True)] for name in "xyw"}
-    fitted = job.fit(spark.createDataFrame(pd.DataFrame(rows)).coalesce(2))
-    history, _ = plain(seeded(masked_steps), x, y, sample_weight=w)
-    assert set(fitted.summary.history) == set(history)
-    for name, values in history.items():
-        np.testing.assert_allclose(fitted.summary.history[name], values, rtol=1e-5, err_msg=name)
 
 
 @pytest.mark.skipif(not hub.IS_INSTALLED, reason="keras-hub is not installed")

@@ -48,19 +48,6 @@ def test_behind_a_barrier_all_instances_run_at_once(any_spark, tmp_path):
     assert TFParallel.run(any_spark.sparkContext, meet, str(tmp_path), 4, True) == [True] * 4
 
 
-def fail_in_one(args, ctx):
-    """Fail in the second instance; the others wait for what never comes."""
-    if ctx.worker_num == 1:
-        raise ZeroDivisionError("the user's own mistake")
-    ctx.wait()
-
-
-def test_behind_a_barrier_the_first_failure_is_raised(any_spark):
-    with pytest.raises(errors.TrainFnError, match="worker:1 on .*ZeroDivisionError: the user's own mistake"):
-        TFParallel.run(any_spark.sparkContext, fail_in_one, None, 2, use_barrier=True)
-    assert TFParallel.run(any_spark.sparkContext, share, None, 1, True) == [[0, 1, list(range(10))]]
-
-
 def test_arguments_are_checked(spark):
     with pytest.raises(errors.ParamError, match="map_fn must be a function"):
         TFParallel.run(spark, None, None, 1)

@@ -46,17 +46,9 @@ def rows(spark):
 
 
 def record(args, ctx):
-    """Record the rows of two passes and those for validation, or those of the feed."""
-    if args.get("streams"):
-        feed, found = ctx.get_data_feed(), []
-        while not feed.should_stop():
-            batch = feed.next_batch(16)
-            found += zip(*(batch[name].tolist() for name in sorted(batch)), strict=True) if batch else []
-        write(args, ctx, sorted(found, key=repr))
-        return
+    """Record the rows of two passes and those for validation."""
     passes = [
-        [[str(np.asarray(batch[name]).tolist()) for name in sorted(batch)] for batch in ctx.dataset()]
-        for _ in range(2 * (ctx.job_name == "worker"))
+        [[str(np.asarray(batch[name]).tolist()) for name in sorted(batch)] for batch in ctx.dataset()] for _ in range(2)
     ]
     held = [str(batch["id"].numpy().tolist()) for batch in ctx.validation_dataset()]
     write(args, ctx, {"passes": passes, "held": held, "rows": ctx.row_count})
@@ -66,10 +58,10 @@ COLUMNS = ("id", "features", "name", "ragged", "time", "decimal", "y")
 SKIPPED = {"handleInvalid": "skip"}
 
 
-def passes_of(df, directory: Path, workers=2, **params):
+def passes_of(df, directory: Path, workers, **params):
     """What each node records."""
     directory.mkdir()
-    given = {"directory": str(directory), **params.pop("tfArgs", {})}
+    given = {"directory": str(directory)}
     inputs = {"inputMapping": {name: name for name in COLUMNS}, "nodeEnv": {"TFOS_ML_PRELOAD": "1"}}  # all need it
     estimator = TFEstimator(trainFn=record, tfArgs=given, clusterSize=workers, batchSize=16, seed=3, verbose=0)
     model = estimator.setParams(**{**inputs, **SKIPPED, **params}).fit(df.withColumnRenamed("label", "y"))
@@ -79,25 +71,13 @@ def passes_of(df, directory: Path, workers=2, **params):
 @pytest.mark.corner("Rows of cacheDir are those that Spark feeds, with a split, on any number of nodes")
 @on(CLUSTER)
 def test_nodes_get_the_rows_that_spark_feeds(any_spark, tmp_path):
-    df, cache = rows(any_spark), str(tmp_path / "cache dir%")
-    for workers in (1, 3):
-        marks = {"validationIndicatorCol": "held"}
-        fed, told = passes_of(df, tmp_path / f"fed{workers}", workers, **marks)
-        read, about = passes_of(df, tmp_path / f"read{workers}", workers, cacheDir=cache, **marks)
-        assert read == fed
-        assert (about.rows, about.skippedRows) == (told.rows, 2)
-        assert about.snapshot["rows"] == ROWS - 50
-        assert about.snapshot["is_new"] is (workers == 1)
-    streams = {"tfArgs": {"streams": True}}
-    assert passes_of(df, tmp_path / "f", **streams)[0] == passes_of(df, tmp_path / "r", cacheDir=cache, **streams)[0]
-
-
-@pytest.mark.chaos
-def test_an_evaluator_gets_all_rows_for_validation(spark, tmp_path):
-    params = {"validationIndicatorCol": "held", "workers": 3, "evalNode": True}
-    fed, _ = passes_of(rows(spark), tmp_path / "fed", **params)
-    read, _ = passes_of(rows(spark), tmp_path / "read", cacheDir=str(tmp_path / "cache"), **params)
+    df, cache = rows(any_spark), {"cacheDir": str(tmp_path / "cache dir%")}
+    marks = {"validationIndicatorCol": "held", "workers": 3}
+    fed, told = passes_of(df, tmp_path / "fed", **marks)
+    read, about = passes_of(df, tmp_path / "read", **marks, **cache)
     assert read == fed
+    assert (about.rows, about.skippedRows) == (told.rows, 2)
+    assert (about.snapshot["rows"], about.snapshot["is_new"]) == (ROWS - 50, True)
 
 
 def network():
