@@ -285,10 +285,11 @@ def evaluated(task, ctx, group):
 
 def main(arguments):
     from tfos_ml.data import spool
+    from tfos_ml.keras.build import KerasFit
     from tfos_ml.keras.collectives.group import WorkerGroup
     from tfos_ml.keras.model.inspection import describe
     from tfos_ml.keras.model.source import ModelSource
-    from tfos_ml.keras.training import KerasFit, fit_model
+    from tfos_ml.keras.training import fit_model
 
     _, out, rank, ports, *cases = arguments
     evaluates = os.environ.get("TFOS_ML_TEST_EVALUATES") == "1"

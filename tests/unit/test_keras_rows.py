@@ -11,10 +11,11 @@ from keras_worker import worker_context
 from tfos_ml import errors
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.inference.saved_model import SIGNATURE_FILE, parse_signature
+from tfos_ml.keras.build import KerasFit
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.inspection import describe
 from tfos_ml.keras.model.source import ModelSource
-from tfos_ml.keras.training import KerasFit, fit_model
+from tfos_ml.keras.training import fit_model
 
 ROWS = 40
 

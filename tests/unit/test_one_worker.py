@@ -10,10 +10,11 @@ from keras_processes import plain_fit
 from keras_programs import numbers, small
 
 from tfos_ml.data import spool
+from tfos_ml.keras.build import KerasFit
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.inspection import describe
 from tfos_ml.keras.model.source import ModelSource
-from tfos_ml.keras.training import KerasFit, fit_model
+from tfos_ml.keras.training import fit_model
 
 pytestmark = pytest.mark.slow
 X, Y = np.ones((3, 4), "f"), np.ones(3, "f")

@@ -15,10 +15,11 @@ from optimizer_programs import OPTIMIZERS, frozen_first, thaw, with_callback
 
 from tfos_ml.data import spool
 from tfos_ml.errors import ModelError
+from tfos_ml.keras.build import KerasFit
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.model.inspection import describe
 from tfos_ml.keras.model.source import ModelSource
-from tfos_ml.keras.training import KerasFit, fit_model
+from tfos_ml.keras.training import fit_model
 
 pytestmark = pytest.mark.slow
 

@@ -1,11 +1,13 @@
-"""Creates all variables of a model before its training, and sets their initial values."""
+"""Makes a model on a node, with all its variables before its training, and their initial values; and its rows."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -14,9 +16,57 @@ import tensorflow as tf
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
 from tfos_ml.keras.model import adapt
+from tfos_ml.keras.training_data import TrainingData
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.training_data import TrainingData
+    from tfos_ml.keras.collectives.group import WorkerGroup
+    from tfos_ml.keras.model.inspection import ModelDescription
+    from tfos_ml.keras.model.source import ModelSource
+    from tfos_ml.worker.node_context import NodeContext
+
+
+@dataclass(frozen=True)
+class KerasFit:
+    """Everything a node needs to train the model of a ``KerasEstimator``."""
+
+    source: ModelSource
+    description: ModelDescription  # what the driver knows of the model
+    callbacks: list[Any] = field(default_factory=list)
+    class_weight: Mapping[int, float] = field(default_factory=dict)  # by class; empty for none
+    has_local_statistics: bool = False  # batchStatistics="local"
+    adapted: bytes | None = None  # state of preprocessing layers
+    initial_weights: str | None = None  # name of the weights to start from, which are in the program's file "weights"
+    has_model_file: bool = False  # whether the model is the program's file "model"
+
+
+def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: list[str]) -> tuple[Any, TrainingData]:
+    """The model with all its variables, and the rows of this worker; adds to `notices` of settings that it changes."""
+    keras.utils.set_random_seed(ctx._node.settings.seed % 2**32)
+    source = task.source
+    if task.has_model_file:
+        source = replace(source, archive=Path(ctx._node.program_files["model"]))
+    model = source.build_for_process()
+    if task.adapted:
+        adapt.load_assets(model, task.adapted)
+    data = TrainingData(ctx, group, model, task.description, task.class_weight)
+    name = task.initial_weights
+    initial_weights = None if name is None else (name, ctx._node.program_files["weights"])
+    build(model, data, task.description.has_call, task.adapted, initial_weights)
+    settle_execution(model, group, notices)
+    notices += filter(None, [privates.untried(keras.__version__) if group.size > 1 else None])
+    return model, data
+
+
+def settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> None:
+    """Switch off settings that do not work with collective operations."""
+    if group.size == 1:
+        return
+    if model.jit_compile:  # with GPUs also by Keras's "auto"
+        notices.append("jit_compile=True was switched off: XLA cannot compile what workers exchange within a step.")
+        model.jit_compile = False
+    if model.run_eagerly:
+        notices.append("run_eagerly=True was switched off: several workers trained.")
+        model.run_eagerly = False
 
 
 def build(

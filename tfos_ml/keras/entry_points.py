@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 def train(task: dict[str, Any], ctx: NodeContext) -> None:
-    """Train a model; `task` has the fields of :class:`tfos_ml.keras.training.KerasFit`."""
-    from tfos_ml.keras import training
+    """Train a model; `task` has the fields of :class:`tfos_ml.keras.build.KerasFit`."""
+    from tfos_ml.keras import build, training
 
-    training.train(training.KerasFit(**task), ctx)
+    training.train(build.KerasFit(**task), ctx)
 
 
 def evaluate(task: dict[str, Any], ctx: NodeContext) -> None:
-    """Evaluate a model; `task` has the fields of :class:`tfos_ml.keras.training.KerasFit`."""
-    from tfos_ml.keras import evaluation, training
+    """Evaluate a model; `task` has the fields of :class:`tfos_ml.keras.build.KerasFit`."""
+    from tfos_ml.keras import build, evaluation
 
-    evaluation.evaluate(training.KerasFit(**task), ctx)
+    evaluation.evaluate(build.KerasFit(**task), ctx)

@@ -10,11 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.errors import ModelError
+from tfos_ml.keras.build import KerasFit, build_model
 from tfos_ml.keras.probe.plan import find_plan
 from tfos_ml.keras.step.data_parallel import DataParallel
 from tfos_ml.keras.step.metrics import MetricSums
 from tfos_ml.keras.step.variables import TrainingVariables
-from tfos_ml.keras.training import KerasFit, build_model, workers_of
+from tfos_ml.keras.training import workers_of
 
 if TYPE_CHECKING:
     from tfos_ml.keras.collectives.group import WorkerGroup

@@ -6,9 +6,8 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -18,8 +17,7 @@ import tensorflow as tf
 from tfos_ml.data.spool import full_disk_as_error
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE
-from tfos_ml.keras import privates
-from tfos_ml.keras.build import build
+from tfos_ml.keras.build import KerasFit, build, build_model, settle_execution
 from tfos_ml.keras.callbacks import (
     EpochEndSync,
     EpochStartSync,
@@ -38,36 +36,18 @@ from tfos_ml.keras.checkpoint.state import (
 from tfos_ml.keras.checkpoint.store import StateStore
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.filled_lists import FilledLists
-from tfos_ml.keras.model import adapt
 from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.keras.probe.known_layers import is_row_by_row
 from tfos_ml.keras.probe.plan import find_plan
-from tfos_ml.keras.step.batch_normalization import is_batch_normalization
+from tfos_ml.keras.step.batch_normalization import with_local_statistics
 from tfos_ml.keras.step.data_parallel import DataParallel, not_exchanged
 from tfos_ml.keras.step.epoch_end import LayerState
 from tfos_ml.keras.step.metrics import MetricSums
-from tfos_ml.keras.step.reduction_plan import ReductionPlan
 from tfos_ml.keras.step.variables import TrainingVariables
 from tfos_ml.keras.training_data import TrainingData
 
 if TYPE_CHECKING:
-    from tfos_ml.keras.model.inspection import ModelDescription
-    from tfos_ml.keras.model.source import ModelSource
     from tfos_ml.worker.node_context import NodeContext
-
-
-@dataclass(frozen=True)
-class KerasFit:
-    """Everything a node needs to train the model of a ``KerasEstimator``."""
-
-    source: ModelSource
-    description: ModelDescription  # what the driver knows of the model
-    callbacks: list[Any] = field(default_factory=list)
-    class_weight: Mapping[int, float] = field(default_factory=dict)  # by class; empty for none
-    has_local_statistics: bool = False  # batchStatistics="local"
-    adapted: bytes | None = None  # state of preprocessing layers
-    initial_weights: str | None = None  # name of the weights to start from, which are in the program's file "weights"
-    has_model_file: bool = False  # whether the model is the program's file "model"
 
 
 def train(task: KerasFit, ctx: NodeContext) -> None:
@@ -107,7 +87,9 @@ def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:
     variables = _variables_of(model, data, group, ctx)
     broadcast_variables(variables, group, ctx.is_chief)
     notices += _prepare_export(model, data, task, ctx)
-    _Training(task, ctx, group, variables, data, notices).run()
+    training = _Training(task, ctx, group, variables, data, notices)
+    with training.store:
+        training.run()
     return model
 
 
@@ -115,37 +97,6 @@ def _variables_of(model: Any, data: TrainingData, group: WorkerGroup, ctx: NodeC
     """What the training changes; a step of parts of Keras alone changes nothing that Keras does not know."""
     is_shared = group.size > 1 or bool(ctx.checkpoint_dir)
     return TrainingVariables.of_step(model, data.element_spec() if is_shared and not is_row_by_row(model) else None)
-
-
-def build_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup, notices: list[str]) -> tuple[Any, TrainingData]:
-    """The model with all its variables, and the rows of this worker; adds to `notices` of settings that it changes."""
-    keras.utils.set_random_seed(ctx._node.settings.seed % 2**32)
-    source = task.source
-    if task.has_model_file:
-        source = replace(source, archive=Path(ctx._node.program_files["model"]))
-    model = source.build_for_process()
-    if task.adapted:
-        adapt.load_assets(model, task.adapted)
-    data = TrainingData(ctx, group, model, task.description, task.class_weight)
-    name = task.initial_weights
-    initial_weights = None if name is None else (name, ctx._node.program_files["weights"])
-    build(model, data, task.description.has_call, task.adapted, initial_weights)
-    _settle_execution(model, group, notices)
-    notices += filter(None, [privates.untried(keras.__version__) if group.size > 1 else None])
-    return model, data
-
-
-def _with_local_statistics(plan: ReductionPlan, model: Any) -> ReductionPlan:
-    """The plan of a training in which BatchNormalization knows only the rows of its worker."""
-    layers = [layer.name for layer in privates.all_layers(model) if is_batch_normalization(layer)]
-    if not layers:
-        return plan
-    notice = (
-        f"batchStatistics='local': {len(layers)} BatchNormalization layers ({', '.join(layers[:3])}"
-        f"{', ...' if len(layers) > 3 else ''}) use the mean and variance of each worker's rows, so the result depends "
-        "on clusterSize. Their moving statistics are averaged over workers after each epoch."
-    )
-    return replace(plan, has_local_statistics=True, notices=(*plan.notices, notice))
 
 
 def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeContext) -> list[str]:
@@ -157,18 +108,6 @@ def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeCon
         return []
     ctx.log(reason)
     return [reason]
-
-
-def _settle_execution(model: Any, group: WorkerGroup, notices: list[str]) -> None:
-    """Switch off settings that do not work with collective operations."""
-    if group.size == 1:
-        return
-    if model.jit_compile:  # with GPUs also by Keras's "auto"
-        notices.append("jit_compile=True was switched off: XLA cannot compile what workers exchange within a step.")
-        model.jit_compile = False
-    if model.run_eagerly:
-        notices.append("run_eagerly=True was switched off: several workers trained.")
-        model.run_eagerly = False
 
 
 class _Training:
@@ -196,20 +135,16 @@ class _Training:
         self._history: list[dict[str, float]] = []
         self._seconds: list[float] = []
         self._tracing_seconds = 0.0
-        self._store = StateStore(ctx, group, variables, data, self._callbacks, self._history, notices)
+        self.store = StateStore(ctx, group, variables, data, self._callbacks, self._history, notices)
 
     def run(self) -> None:
         """Train the remaining epochs."""
-        with self._store:
-            self._run()
-
-    def _run(self) -> None:
-        resumed = self._store.load()
+        resumed = self.store.load()
         given = self._task.callbacks
         epochs = EpochState(
             self._group,
             self._data,
-            self._store,
+            self.store,
             self._keep_in_step(),
             resumed,
             stops_on_nan=any(isinstance(callback, keras.callbacks.TerminateOnNaN) for callback in given),
@@ -256,12 +191,12 @@ class _Training:
         validates = bool(self._data.validation.total)
         plan = find_plan(self._variables, self._data, self._group, validates)
         if self._task.has_local_statistics and self._group.size > 1:
-            plan = _with_local_statistics(plan, self._model)
+            plan = with_local_statistics(plan, self._model)
         self._note(plan.notices)
         metrics = MetricSums(self._model, self._group, plan.train)
         validation_metrics = MetricSums(self._model, self._group, plan.test)
         self._note_limits({*metrics.inexact, *(validation_metrics.inexact if validates else ())})
-        stand_in, saves = functools.cache(self._data.stand_in), self._store.has_model_dir
+        stand_in, saves = functools.cache(self._data.stand_in), self.store.has_model_dir
         parallel = DataParallel(self._variables, self._group, plan, stand_in, agrees_on_saves=saves)
         return InStep(parallel, metrics, validation_metrics, LayerState(self._model, self._group))
 
@@ -280,9 +215,9 @@ class _Training:
         before.close()
         self._tracing_seconds += before.tracing_seconds
         build(self._model, self._data, self._task.description.has_call)
-        _settle_execution(self._model, self._group, self._notices)
+        settle_execution(self._model, self._group, self._notices)
         self._variables = _variables_of(self._model, self._data, self._group, self._ctx)
-        self._store.renew(self._variables, epoch)
+        self.store.renew(self._variables, epoch)
         epochs.in_step = self._keep_in_step()
         self._model.make_train_function()
 
@@ -303,8 +238,8 @@ class _Training:
                 f"Metrics {vectors} are vectors and missing in the history, which has only numbers. Use their mean, "
                 "such as average='macro', or one metric per class."
             )
-        if self._data.shuffle_notice:
-            notices.append(self._data.shuffle_notice)
+        if self._ctx._node.settings.shuffle and (notice := self._ctx._node.rows.shuffle_notice()):
+            notices.append(notice)
         self._note(notices)
 
     def _epoch_done(self, epoch: int, logs: dict[str, float], seconds: float, stopped: bool) -> None:
@@ -313,7 +248,7 @@ class _Training:
         if self._ctx.is_chief:
             self._ctx.report(logs, epoch=epoch)
             self._ctx._node.log_upload.run()
-        self._store.save(epoch + 1, 0, stopped, 0.0)
+        self.store.save(epoch + 1, 0, stopped, 0.0)
 
     def _summarize(self) -> None:
         if names := self._filled.names():

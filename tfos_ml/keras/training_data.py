@@ -48,7 +48,7 @@ class TrainingData:
 
     ``train`` and ``validation`` know which rows are in which step. ``current_epoch`` determines the order of rows. The
     epoch begins with ``first_step``, 0 unless a training resumes within it. `class_weight` has the weights of rows by
-    the class of their label; empty for none.
+    the class of their label; empty for none. ``inputs`` are the model's, by name.
 
     Rows of different lengths are padded to the longest of the rows that all workers have in a step.
     """
@@ -71,7 +71,7 @@ class TrainingData:
         self._names_inputs = False
         self.stores: dict[str, RowStore] = {name: ctx._node.rows.store(name) for name in STREAMS}
         self._shapes = self.stores["train"].shapes
-        self._inputs = input_specs(model, self._schema, self._shapes)
+        self.inputs = input_specs(model, self._schema, self._shapes)
         if class_weight:
             for i in self._schema.of("label"):
                 check_class_weight(self._schema.columns[i], self._shapes[i], description)
@@ -86,7 +86,7 @@ class TrainingData:
         self._lengths = {name: {i: self.stores[name].lengths(i) for i in ragged} for name in STREAMS}  # by column
         self._padded = {name: self._all_longest(name) for name in STREAMS}  # lengths by column and step
         typical = self._typical()
-        self._inputs = {name: self._input(name, tensor, typical) for name, tensor in self._inputs.items()}
+        self.inputs = {name: self._input(name, tensor, typical) for name, tensor in self.inputs.items()}
 
     def all_begin_epoch(self, epoch: int, first_step: int) -> None:
         """Set the order of rows in an epoch of the training; all workers do so together, before its first step."""
@@ -134,11 +134,6 @@ class TrainingData:
             tensor = replace(tensor, dtype=_floatx().name)
         column = self._column_of(name)
         return replace(tensor, padded=typical[column]) if column in typical and not tensor.ragged else tensor
-
-    @property
-    def inputs(self) -> Mapping[str, TensorInfo]:
-        """The model's inputs by name."""
-        return self._inputs
 
     def _places(self, total: int, group: WorkerGroup) -> dict[str, Int64s]:
         """The place of each row among the rows of its own stream, in the order of the DataFrame.
@@ -199,7 +194,7 @@ class TrainingData:
     def element_spec(self, train: bool = True) -> Any:
         """Structure, shapes and dtypes of a batch for training, or for validation."""
         shapes = self._shapes
-        inputs = {name: tensor_spec(tensor) for name, tensor in self._inputs.items()}
+        inputs = {name: tensor_spec(tensor) for name, tensor in self.inputs.items()}
         labels = {}
         for i in self._schema.of("label"):
             spec = self._schema.columns[i]
@@ -230,7 +225,7 @@ class TrainingData:
             lambda: self.first_step if train else 0,
             has_cardinality,
         )
-        if not any(tensor.ragged for tensor in self._inputs.values()):
+        if not any(tensor.ragged for tensor in self.inputs.values()):
             return dataset
         return dataset.map(lambda element, step: (_with_ragged(element), step))
 
@@ -263,11 +258,6 @@ class TrainingData:
         """The seed for the order of a stream's rows; None: the order of the DataFrame."""
         return self._ctx._node.settings.seed if stream == "train" and self._ctx._node.settings.shuffle else None
 
-    @property
-    def shuffle_notice(self) -> str:
-        """A warning about the shuffle, if there is one."""
-        return self._ctx._node.rows.shuffle_notice() if self._ctx._node.settings.shuffle else ""
-
     def _gather_step(self, stream: str, rows: Rows, at: Int64s, step: int) -> Any:
         lengths = {column: tuple(padded[step].tolist()) for column, padded in self._padded[stream].items()}
         return self._gather(rows, at, lengths, stream == "train")
@@ -281,8 +271,8 @@ class TrainingData:
             {self._schema.columns[i].name: columns[i] for i in self._schema.of(role)}
             for role in ("feature", "label", "weight")
         )
-        inputs: dict[str, Any] = dict(fit_inputs(self._inputs, self._schema, features))
-        for name in (n for n, tensor in self._inputs.items() if tensor.ragged):
+        inputs: dict[str, Any] = dict(fit_inputs(self.inputs, self._schema, features))
+        for name in (n for n, tensor in self.inputs.items() if tensor.ragged):
             inputs[name] = {_VALUES: inputs[name], _LENGTHS: rows.lengths(self._column_of(name), at)}
         for name, values in labels.items():
             if values.dtype.kind == "f":  # as Keras does with arrays: metrics of the user's own may compare them

@@ -107,7 +107,16 @@ class StateStore:
 
     @cached_property
     def _identity(self) -> str:
-        return _identity(self._variables, self._ctx) + self._compiled_again
+        """What a checkpoint must have in common with the fit that continues from it."""
+        shapes = [(tuple(v.shape), str(v.dtype)) for v in self._variables.shared]
+        digest_of_shapes = hashlib.sha256(repr(shapes).encode()).hexdigest()[:12]
+        optimizer = type(self._variables.model.optimizer).__name__
+        settings, block = self._ctx._node.settings, self._data.stores["train"].shuffle_block
+        order = f"seed {settings.seed}" if settings.shuffle else "not shuffled"
+        if settings.shuffle and block is not None:
+            order += f", in blocks of {block} rows"
+        batch_size = self._ctx.batch_size
+        return f"variables {digest_of_shapes}, {optimizer}, batchSize {batch_size}, {order}{self._compiled_again}"
 
     def load(self) -> TrainingState | None:
         """The state to resume from, with its variables in the model; None if there is none."""
@@ -231,14 +240,3 @@ def _terminations(noted: list[int]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _identity(parts: TrainingVariables, ctx: NodeContext) -> str:
-    """What a checkpoint must have in common with the fit that continues from it."""
-    variables = [(tuple(v.shape), str(v.dtype)) for v in parts.shared]
-    digest = hashlib.sha256(repr(variables).encode()).hexdigest()[:12]
-    optimizer = type(parts.model.optimizer).__name__
-    order = f"seed {ctx._node.settings.seed}" if ctx._node.settings.shuffle else "not shuffled"
-    if ctx._node.settings.shuffle and (block := ctx._node.rows.store("train").shuffle_block) is not None:
-        order += f", in blocks of {block} rows"
-    return f"variables {digest}, {optimizer}, batchSize {ctx.batch_size}, {order}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -33,7 +34,7 @@ def overview(model: keras.Model, losses: Mapping[str, str]) -> ModelOverview:
     settings.update({f"loss.{output}" if output else "loss": loss for output, loss in losses.items()})
     if model.built:
         settings["total_params"] = str(model.count_params())
-        settings["trainable_params"] = str(_size(model.trainable_weights))
+        settings["trainable_params"] = str(sum(math.prod(weight.shape) for weight in model.trainable_weights))
     lines: list[str] = []
     with _nothing_displayed():
         model.summary(print_fn=lambda line, *_, **__: lines.append(line))
@@ -52,37 +53,14 @@ def _nothing_displayed() -> AbstractContextManager[Any]:
 
 def _optimizer(optimizer: Any) -> dict[str, str]:
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of one that scales losses
-    # Not the optimizer's own name, which Keras numbers.
     try:
-        config = _in_effect(inner.get_config())
+        config = inner.get_config()
     except NotImplementedError:  # of a schedule without ``get_config``, which Keras needs only to save it
         config = {}
-    config["name"] = type(inner).__name__
-    if inner is not optimizer:
-        config["wrapper"] = type(optimizer).__name__
-    return {f"opt_{name}": _text(value) for name, value in config.items()}
-
-
-def _size(weights: Any) -> int:
-    return sum(int(np.prod(weight.shape)) for weight in weights)
-
-
-def _in_effect(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an optimizer without those that are off."""
-    uses_average = bool(config.get("use_ema"))
-    return {
-        name: value
-        for name, value in config.items()
-        if value is not None and value is not False and (uses_average or not name.startswith("ema_"))
-    }
+    config["name"] = type(inner).__name__  # not its own name, which Keras numbers
+    return {f"opt_{name}": _text(value) for name, value in config.items() if value is not None and value is not False}
 
 
 def _text(value: Any) -> str:
-    """A setting as text; for a serialized object of Keras, its class and settings."""
-    if isinstance(value, Mapping) and "class_name" in value:
-        config = _in_effect(value.get("config") or {})
-        return (
-            f"{value['class_name']}({', '.join(f'{name}={_text(v)}' for name, v in config.items() if name != 'name')})"
-        )
-    # Keras keeps numbers as float32; the shortest text of one is what the user wrote.
+    """A setting as text. Keras keeps numbers as float32; the shortest text of one is what the user wrote."""
     return str(np.float32(value)) if isinstance(value, float) else str(value)
