@@ -264,6 +264,7 @@ def worker_context(data, rank, size, shuffle, directory):
         epochs=data.get("epochs", EPOCHS),
         is_chief=rank == 0,
         checkpoint_dir=None,
+        restart_count=0,
         run_id="run",
         logs=logs,
         report=lambda values, epoch: logs.append(values),
