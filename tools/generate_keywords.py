@@ -44,7 +44,6 @@ ARGUMENTS = {  # of constructors, but no Params
         "pruner": "Any",
     },
 }
-KEEPS_ARGUMENTS = ("OptunaSearch",)  # other stages have setters of their own, which check them
 STAGES = {
     "TFModel": ("Scoring", "Classifier"),
     "TFEstimator": ("Scoring", "Training", "Classifier", "TrainFn"),
@@ -179,18 +178,18 @@ def stage(name: str) -> Iterator[str]:
     yield f"    def setParams(self, **params: Unpack[{name}Keywords]) -> Self:"
     yield '        """Set any of them by keyword."""'
     yield "        return self._set_given({**params})\n"
-    if name in KEEPS_ARGUMENTS:
-        yield from argument_accessors(name)
+    yield from accessors(name)
 
 
-def argument_accessors(name: str) -> Iterator[str]:
-    """Setters and getters of a stage's arguments, which it keeps as they are given."""
-    yield "    _arguments: dict[str, Any]\n"
-    for argument in ARGUMENTS[name]:
+def accessors(name: str) -> Iterator[str]:
+    """Setters and getters of a stage's arguments, except a model, for which the stage has its own."""
+    for argument, kind in ARGUMENTS[name].items():
+        if argument == "model":
+            continue
         suffix = argument[0].upper() + argument[1:]
         call = f'return self._set_given({{"{argument}": value}})'
-        yield f'    def set{suffix}(self, value: Any) -> Self: """Set the {argument}."""; {call}'
-        yield f'    def get{suffix}(self) -> Any: """The {argument}."""; return self._arguments["{argument}"]'
+        yield f'    def set{suffix}(self, value: {kind}) -> Self: """Set ``{argument}``."""; {call}'
+        yield f'    def get{suffix}(self) -> Any: """Value of ``{argument}``."""; return self._arguments["{argument}"]'
     yield ""
 
 

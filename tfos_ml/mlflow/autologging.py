@@ -109,7 +109,7 @@ def autolog(
     from tfos_ml.mlflow.searching import follow_searches, leave_searches
 
     if disable:
-        fit_listener.listen()
+        fit_listener.current = Listening()
         leave_searches()
         leave_pipelines()
         return
@@ -123,7 +123,7 @@ def autolog(
         extra_tags=extra_tags,
     )
     runs = Runs(exclusive)
-    fit_listener.listen(_Tracking(options, runs))
+    fit_listener.current = _Tracking(options, runs)
     follow_searches(runs)
     follow_pipelines()
 

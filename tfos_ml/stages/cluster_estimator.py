@@ -37,7 +37,8 @@ from tfos_ml.protocol.artifacts import publish
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.node_task import NodeSettings, NodeTask
 from tfos_ml.protocol.paths import is_remote
-from tfos_ml.stages.fit_listener import FitListener, listening
+from tfos_ml.stages import fit_listener
+from tfos_ml.stages.fit_listener import FitListener
 from tfos_ml.stages.fit_outcome import timeline_of, warn_of_outcome
 from tfos_ml.stages.input_mode import InputMode
 from tfos_ml.stages.input_rows import InputRows, feed_schema, files_to_read
@@ -71,7 +72,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     @concise
     def _fit(self, dataset: DataFrame) -> TFModel:
         check_not_streaming(dataset, f"{type(self).__name__}.fit")
-        listener = listening().begin(self, dataset)
+        listener = fit_listener.current.begin(self, dataset)
         try:
             model = self._train(dataset, listener)
             listener.fitted(model)
@@ -310,7 +311,7 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         """
         check_not_streaming(dataset, f"{type(self).__name__}.fitMultiple")
         estimator, shared = self.copy(), ExitStack()
-        listening().adopt(estimator)
+        fit_listener.current.adopt(estimator)
         level = dataset.storageLevel
         if self._get("inputMode") == InputMode.TENSORFLOW:
             pass  # the nodes read the files of this very plan

@@ -51,16 +51,5 @@ class Listening:
         """``model.evaluate(dataset)`` is about to return these metrics."""
 
 
-_listening = Listening()
-"""Creates a listener for each fit of this process, see :func:`listen`."""
-
-
-def listen(listening: Listening | None = None) -> None:
-    """From now on `listening` creates the listeners; without an argument, there are none."""
-    global _listening
-    _listening = listening or Listening()
-
-
-def listening() -> Listening:
-    """The current creator of listeners."""
-    return _listening
+current = Listening()
+"""Creates a listener for each fit of this process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -114,24 +114,24 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         super().__init__(**params)
 
     def _construct(self, given: dict[str, Any]) -> None:
-        self._set_defaults()
         self._source: ModelSource | None = None
         self._description: ModelDescription | None = None
-        self._callbacks: list[Any] = []
-        self._custom_objects: dict[str, Any] = {}
         self._saved_config: GlobalConfig | None = None
-        self._set_given(given)
+        super()._construct(given)
 
     def _set_given(self, given: dict[str, Any]) -> Self:
-        for name, setter in (
-            ("customObjects", self.setCustomObjects),
-            ("model", self.setModel),
-            ("callbacks", self.setCallbacks),
-        ):
-            if given.get(name) is not None:
-                setter(given[name])
-            given.pop(name, None)
+        if (model := given.pop("model", None)) is not None:
+            self.setModel(model)
         return super()._set_given(given)
+
+    def _argument(self, name: str, value: Any) -> Any:
+        if value is None:
+            return {"callbacks": [], "customObjects": {}}.get(name)
+        if name == "callbacks":
+            return _checked_callbacks(value)
+        if name == "customObjects" and not isinstance(value, Mapping):
+            raise errors.ParamError(f"customObjects must be a dict of name to class or function. Received: {value!r}")
+        return value
 
     def setModel(self, value: Any) -> KerasEstimator:
         """Set the model or model function."""
@@ -152,33 +152,6 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         source = self._complete_source()
         return source.function if source.function is not None else source.build()
 
-    def setCallbacks(self, value: Sequence[Any]) -> KerasEstimator:
-        """Set the callbacks."""
-        if not isinstance(value, (list, tuple)):
-            raise errors.ParamError(f"callbacks must be a list of keras.callbacks.Callback. Received: {value!r}")
-        if any(type(callback).__name__ == "BackupAndRestore" for callback in value):
-            raise errors.ParamError(
-                "BackupAndRestore restores one worker and not the others. Set modelDir instead: the training state is "
-                "kept there after each epoch, and a fit that finds one continues from it."
-            )
-        self._callbacks = list(value)
-        return self
-
-    def getCallbacks(self) -> list[Any]:
-        """The callbacks."""
-        return list(self._callbacks)
-
-    def setCustomObjects(self, value: Mapping[str, Any]) -> KerasEstimator:
-        """Set the custom layers, losses and metrics by name."""
-        if not isinstance(value, Mapping):
-            raise errors.ParamError(f"customObjects must be a dict of name to class or function. Received: {value!r}")
-        self._custom_objects = dict(value)
-        return self
-
-    def getCustomObjects(self) -> dict[str, Any]:
-        """The custom layers, losses and metrics by name."""
-        return dict(self._custom_objects)
-
     # What fit does on the driver
 
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, Program]:
@@ -191,8 +164,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         initial = read_weights(pyarrow_uri(given)) if given else None
         if self._get("clusterSize") > 1:
             refuse_unreduced(description)
-        if not self._validates():
-            warn_of_monitors(self._callbacks)
+        if self._validation_rule() is None:
+            warn_of_monitors(self.getCallbacks())
         if not description.can_be_served:
             warn(not_exported(NO_CALL), errors.NothingExportedWarning)
         layers = self._get("adaptLayers") or []
@@ -204,7 +177,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             adapted = adapt_source(source, layers, columns, rows, *self._process(spark))
         task = {
             "description": description,
-            "callbacks": self._callbacks,
+            "callbacks": self.getCallbacks(),
             "class_weight": self._get("classWeight") or {},
             "has_local_statistics": self._get("batchStatistics") == "local",
             "adapted": adapted,
@@ -300,10 +273,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     def _objects(self, source: ModelSource) -> dict[str, Any]:
         """What a saved model names: what the user has passed, and what the model or the program brings along."""
         brought = source.custom_objects if source.function is None else registered_in_program()
-        return {**brought, **by_registered_names(self._custom_objects), **self._custom_objects}
-
-    def _validates(self) -> bool:
-        return bool(self._get("validationSplit") or self._get("validationIndicatorCol"))
+        passed = self.getCustomObjects()
+        return {**brought, **by_registered_names(passed), **passed}
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         split = self._get("validationSplit")
@@ -336,13 +307,13 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         return Program(pack_program("The model", source.function, (run, task), self._named_parts()), files)
 
     def _named_parts(self) -> dict[str, Any]:
-        named = {f"callbacks[{i}]": callback for i, callback in enumerate(self._callbacks)}
-        return {**named, "customObjects": self._custom_objects, "modelArgs": self._get("modelArgs")}
+        named = {f"callbacks[{i}]": callback for i, callback in enumerate(self.getCallbacks())}
+        return {**named, "customObjects": self.getCustomObjects(), "modelArgs": self._get("modelArgs")}
 
     def _files(self) -> dict[str, Content]:
         source = self._source or ModelSource()
         state = source.unsaved, source.trainable, self._keras_config(source)
-        parts = (source.function, self._callbacks, self._objects(source), state)
+        parts = (source.function, self.getCallbacks(), self._objects(source), state)
         program = pack_program("The model", source.function, parts, self._named_parts())
         return {
             PROGRAM_FILE: program,
@@ -350,7 +321,8 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         }
 
     def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
-        function, self._callbacks, self._custom_objects, state = unpack_program(bytes_of(files[PROGRAM_FILE]))
+        function, callbacks, custom_objects, state = unpack_program(bytes_of(files[PROGRAM_FILE]))
+        self._arguments = {**self._arguments, "callbacks": callbacks, "customObjects": custom_objects}
         unsaved, trainable, self._saved_config = state
         archive = file_of(files[_MODEL_FILE]) if _MODEL_FILE in files else None
         if function is not None or archive is not None:
@@ -359,7 +331,7 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     def _settings(self, df: DataFrame, facts: SessionFacts) -> NodeSettings:
         return dataclasses.replace(
             super()._settings(df, facts),
-            validates=self._validates(),
+            validates=self._validation_rule() is not None,
             sums_itself=self._get("communication") == "auto",
             model_store=self._model_store(facts),
             checkpoint_steps=self._get("checkpointSteps"),
@@ -392,3 +364,14 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
         """``modelDir`` with what Spark's settings say of its store."""
         given = self._get("modelDir")
         return pyarrow_uri(facts.absolute_path(given)) if given else None
+
+
+def _checked_callbacks(callbacks: Any) -> list[Any]:
+    if not isinstance(callbacks, (list, tuple)):
+        raise errors.ParamError(f"callbacks must be a list of keras.callbacks.Callback. Received: {callbacks!r}")
+    if any(type(callback).__name__ == "BackupAndRestore" for callback in callbacks):
+        raise errors.ParamError(
+            "BackupAndRestore restores one worker and not the others. Set modelDir instead: the training state is kept "
+            "there after each epoch, and a fit that finds one continues from it."
+        )
+    return list(callbacks)

@@ -250,6 +250,7 @@ class TFModelConstructor(ParamsBase):
         return self._set_given({**params})
 
 
+
 class TFEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywords, TrainFnKeywords, total=False):
     trainFn: Callable[[Any, Any], Any] | None
     tfArgs: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None
@@ -265,6 +266,11 @@ class TFEstimatorConstructor(ParamsBase):
     def setParams(self, **params: Unpack[TFEstimatorKeywords]) -> Self:
         """Set any of them by keyword."""
         return self._set_given({**params})
+
+    def setTrainFn(self, value: Callable[[Any, Any], Any] | None) -> Self: """Set ``trainFn``."""; return self._set_given({"trainFn": value})
+    def getTrainFn(self) -> Any: """Value of ``trainFn``."""; return self._arguments["trainFn"]
+    def setTfArgs(self, value: Mapping[str, Any] | argparse.Namespace | Sequence[str] | None) -> Self: """Set ``tfArgs``."""; return self._set_given({"tfArgs": value})
+    def getTfArgs(self) -> Any: """Value of ``tfArgs``."""; return self._arguments["tfArgs"]
 
 
 class KerasEstimatorKeywords(ScoringKeywords, TrainingKeywords, ClassifierKeywords, KerasKeywords, total=False):
@@ -283,6 +289,11 @@ class KerasEstimatorConstructor(ParamsBase):
     def setParams(self, **params: Unpack[KerasEstimatorKeywords]) -> Self:
         """Set any of them by keyword."""
         return self._set_given({**params})
+
+    def setCallbacks(self, value: Sequence[Any] | None) -> Self: """Set ``callbacks``."""; return self._set_given({"callbacks": value})
+    def getCallbacks(self) -> Any: """Value of ``callbacks``."""; return self._arguments["callbacks"]
+    def setCustomObjects(self, value: Mapping[str, Any] | None) -> Self: """Set ``customObjects``."""; return self._set_given({"customObjects": value})
+    def getCustomObjects(self) -> Any: """Value of ``customObjects``."""; return self._arguments["customObjects"]
 
 
 class OptunaSearchKeywords(SearchKeywords, total=False):
@@ -304,15 +315,13 @@ class OptunaSearchConstructor(ParamsBase):
         """Set any of them by keyword."""
         return self._set_given({**params})
 
-    _arguments: dict[str, Any]
-
-    def setEstimator(self, value: Any) -> Self: """Set the estimator."""; return self._set_given({"estimator": value})
-    def getEstimator(self) -> Any: """The estimator."""; return self._arguments["estimator"]
-    def setSpace(self, value: Any) -> Self: """Set the space."""; return self._set_given({"space": value})
-    def getSpace(self) -> Any: """The space."""; return self._arguments["space"]
-    def setEvaluator(self, value: Any) -> Self: """Set the evaluator."""; return self._set_given({"evaluator": value})
-    def getEvaluator(self) -> Any: """The evaluator."""; return self._arguments["evaluator"]
-    def setSampler(self, value: Any) -> Self: """Set the sampler."""; return self._set_given({"sampler": value})
-    def getSampler(self) -> Any: """The sampler."""; return self._arguments["sampler"]
-    def setPruner(self, value: Any) -> Self: """Set the pruner."""; return self._set_given({"pruner": value})
-    def getPruner(self) -> Any: """The pruner."""; return self._arguments["pruner"]
+    def setEstimator(self, value: Any) -> Self: """Set ``estimator``."""; return self._set_given({"estimator": value})
+    def getEstimator(self) -> Any: """Value of ``estimator``."""; return self._arguments["estimator"]
+    def setSpace(self, value: Callable[[Any], Mapping[Any, Any]] | Mapping[Any, Any] | None) -> Self: """Set ``space``."""; return self._set_given({"space": value})
+    def getSpace(self) -> Any: """Value of ``space``."""; return self._arguments["space"]
+    def setEvaluator(self, value: Any) -> Self: """Set ``evaluator``."""; return self._set_given({"evaluator": value})
+    def getEvaluator(self) -> Any: """Value of ``evaluator``."""; return self._arguments["evaluator"]
+    def setSampler(self, value: Any) -> Self: """Set ``sampler``."""; return self._set_given({"sampler": value})
+    def getSampler(self) -> Any: """Value of ``sampler``."""; return self._arguments["sampler"]
+    def setPruner(self, value: Any) -> Self: """Set ``pruner``."""; return self._set_given({"pruner": value})
+    def getPruner(self) -> Any: """Value of ``pruner``."""; return self._arguments["pruner"]

@@ -14,6 +14,8 @@ from tfos_ml.errors import ParamError
 from tfos_ml.stages.keyword_hints import hint
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Self
 
     from tfos_ml.stages.constraints import Constraint
@@ -61,16 +63,24 @@ class ParamsBase(Params):
     """The keywords of the constructor and of ``setParams``: a ``TypedDict``."""
     _positional: tuple[str, ...] = ()
     """Those that the constructor takes without their names, too."""
-
-    def _set_defaults(self) -> None:
-        self._setDefault(**{name: p.default for name, p in declared(type(self)).items() if p.default is not None})
+    _arguments: Mapping[str, Any]
+    """Values of the keywords that are no Params, by name; copies of a stage share it, so it is never changed."""
 
     def _construct(self, given: dict[str, Any]) -> None:
         """Set all attributes of a new stage."""
-        raise NotImplementedError
+        self._setDefault(**{name: p.default for name, p in declared(type(self)).items() if p.default is not None})
+        arguments = [name for name in self._keywords.__annotations__ if not self.hasParam(name)]
+        self._arguments = {name: self._argument(name, None) for name in arguments}
+        self._set_given(given)
+
+    def _argument(self, name: str, value: Any) -> Any:
+        """An argument as it is kept, None if it was not given; raises ``ParamError`` if it is wrong."""
+        return value
 
     def _set_given(self, given: dict[str, Any]) -> Self:
-        """Set the arguments of the constructor or ``setParams``; raises ``ParamError`` for unknown names."""
+        """Set arguments and Params; raises ``ParamError`` for unknown names."""
+        arguments = {name: self._argument(name, given.pop(name)) for name in self._arguments if name in given}
+        self._arguments = {**self._arguments, **arguments}
         known = [p.name for p in self.params]
         unknown = [name for name in given if not self.hasParam(name)]
         if unknown:

@@ -19,7 +19,6 @@ from tfos_ml.worker.train_args import TrainArgs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from typing_extensions import Self
 
 TrainFn = Callable[[Any, Any], Any]
 
@@ -53,63 +52,36 @@ class TFEstimator(TFEstimatorConstructor, TrainFnParams, ClusterEstimator):
 
     __module__ = "tfos_ml"
 
-    def _construct(self, given: dict[str, Any]) -> None:
-        self._set_defaults()
-        self._train_fn: TrainFn | None = None
-        self._tf_args: Any = None
-        self._set_given(given)
-
-    def _set_given(self, given: dict[str, Any]) -> Self:
-        if "trainFn" in given:
-            self.setTrainFn(given.pop("trainFn"))
-        if "tfArgs" in given:
-            self.setTfArgs(given.pop("tfArgs"))
-        return super()._set_given(given)
-
-    def setTrainFn(self, value: TrainFn | None) -> TFEstimator:
-        """Set the train function."""
-        if value is not None and not callable(value):
+    def _argument(self, name: str, value: Any) -> Any:
+        if name == "trainFn" and value is not None and not callable(value):
             raise errors.ParamError(f"trainFn must be a function of (args, ctx). Received: {value!r}")
-        self._train_fn = value
-        return self
-
-    def getTrainFn(self) -> TrainFn | None:
-        """The train function."""
-        return self._train_fn
-
-    def setTfArgs(self, value: Any) -> TFEstimator:
-        """Set the user's own arguments."""
-        kinds = (Mapping, argparse.Namespace, list, tuple)
-        if value is not None and not isinstance(value, kinds):
+        if name == "tfArgs" and not isinstance(value, (Mapping, argparse.Namespace, list, tuple, type(None))):
             raise errors.ParamError(f"tfArgs must be a dict, Namespace or list of arguments. Received: {value!r}")
-        self._tf_args = value
-        return self
-
-    def getTfArgs(self) -> Any:
-        """The user's own arguments."""
-        return self._tf_args
+        return value
 
     def _prepare(self, dataset: DataFrame) -> tuple[schema.FeedSchema, Program]:
         return self._feed_schema(dataset.schema), Program(self._pickle_payload())
 
     def _pickle_payload(self) -> bytes:
-        if self._train_fn is None:
+        train_fn = self.getTrainFn()
+        if train_fn is None:
             raise errors.ParamError("trainFn is not set. Pass TFEstimator(trainFn=...), a function of (args, ctx).")
-        check_call("trainFn", self._train_fn, "(args, ctx)", None, None)
-        return self._pack((self._train_fn, self._merged_args()))
+        check_call("trainFn", train_fn, "(args, ctx)", None, None)
+        return self._pack(self._merged_args())
 
-    def _pack(self, value: Any) -> bytes:
-        return pack_program("trainFn", self._train_fn, value, {"tfArgs": self._tf_args})
+    def _pack(self, arguments: Any) -> bytes:
+        return pack_program("trainFn", self.getTrainFn(), (self.getTrainFn(), arguments), {"tfArgs": self.getTfArgs()})
 
     def _files(self) -> dict[str, bytes]:
-        return {PROGRAM_FILE: self._pack((self._train_fn, self._tf_args))}
+        return {PROGRAM_FILE: self._pack(self.getTfArgs())}
 
     def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
-        self._train_fn, self._tf_args = unpack_program(bytes_of(files[PROGRAM_FILE]))
+        train_fn, tf_args = unpack_program(bytes_of(files[PROGRAM_FILE]))
+        self._arguments = {"trainFn": train_fn, "tfArgs": tf_args}
 
     def _merged_args(self) -> TrainArgs:
         """Params set explicitly over tfArgs, and tfArgs over defaults of Params."""
-        given = self._tf_args
+        given = self.getTfArgs()
         own: dict[str, Any] = {}
         if isinstance(given, Mapping):
             own = dict(given)

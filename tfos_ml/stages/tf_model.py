@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
@@ -32,8 +31,8 @@ from tfos_ml.inference.local_scoring import numpy_of, score_rows
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE, PredictionSpec
 from tfos_ml.inference.saved_model import Signature
 from tfos_ml.protocol.artifacts import Artifact, publish, publish_for
+from tfos_ml.stages import fit_listener
 from tfos_ml.stages.evaluation_spec import EvaluationSpec, evaluate, named_params
-from tfos_ml.stages.fit_listener import listening
 from tfos_ml.stages.fit_outcome import history_of
 from tfos_ml.stages.keywords import TFModelConstructor
 from tfos_ml.stages.model_columns import input_mapping, output_columns
@@ -70,14 +69,13 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
     __module__ = "tfos_ml"
 
     def _construct(self, given: dict[str, Any]) -> None:
-        self._set_defaults()
         self._archives: dict[str | None, Archive] = {}  # the SavedModel, by exportDir; copies share it
         self._results: list[bytes] = []
         self._labels: tuple[str, ...] = ()
         self._tag_set = "serve"  # tags of the SavedModel, separated by commas; tfos_ml.compat sets others
         self._summary: TrainingSummary | None = None
         self._evaluation: EvaluationSpec | None = None  # for evaluate
-        self._set_given(given)
+        super()._construct(given)
 
     def __repr__(self) -> str:
         return model_repr(self)
@@ -91,12 +89,6 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
         model._results = result.results
         model._summary = TrainingSummary._of_run(result, history_of(result.reports))
         return model
-
-    def copy(self, extra: dict[Param[Any], Any] | None = None) -> TFModel:
-        """A copy with its own Params that shares the SavedModel."""
-        copied = super().copy(extra)
-        copied._summary = copy.deepcopy(self._summary)
-        return copied
 
     @property
     def hasSummary(self) -> bool:
@@ -303,7 +295,7 @@ class TFModel(TFModelConstructor, ClassifierParams, Model, Saveable):
             )
         given = {**named_params(params), **keywords}
         metrics = evaluate(self._evaluation.restored(self, given), self._packed(), dataset)
-        listening().evaluated(self, dataset, metrics)
+        fit_listener.current.evaluated(self, dataset, metrics)
         return metrics
 
     def _files(self) -> dict[str, Content]:

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from pyspark.ml.param import Param
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-    from typing_extensions import Self
-
-_ARGUMENTS = ("estimator", "space", "evaluator", "sampler", "pruner")  # arguments that are no Params
 
 
 @document_params
@@ -73,22 +70,10 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], Saveab
 
     __module__ = "tfos_ml.tuning"
 
-    def _construct(self, given: dict[str, Any]) -> None:
-        self._set_defaults()
-        self._arguments = dict.fromkeys(_ARGUMENTS)
-        self._set_given(given)
-
-    def _set_given(self, given: dict[str, Any]) -> Self:
-        self._arguments.update({name: given.pop(name) for name in _ARGUMENTS if name in given})
-        return super()._set_given(given)
-
     def copy(self, extra: dict[Param[Any], Any] | None = None) -> OptunaSearch:
         """A copy with copies of the estimator and the evaluator, to which Params of theirs in `extra` go."""
         copied = super().copy(extra)
-        copied._arguments = dict(self._arguments)
-        for name in ("estimator", "evaluator"):
-            if self._arguments[name] is not None:
-                copied._arguments[name] = self._arguments[name].copy(extra)
+        copied._arguments = {**self._arguments, **{name: part.copy(extra) for name, part in self._parts().items()}}
         return copied
 
     @concise
@@ -204,15 +189,15 @@ class OptunaSearch(OptunaSearchConstructor, SearchParams, Estimator[Any], Saveab
         return {name: self._arguments[name] for name in ("estimator", "evaluator") if self._arguments[name] is not None}
 
     def _set_parts(self, parts: dict[str, Any]) -> None:
-        self._arguments.update(parts)
+        self._arguments = {**self._arguments, **parts}
 
     def _files(self) -> dict[str, bytes]:
-        rest = {name: self._arguments[name] for name in _ARGUMENTS if name not in self._parts()}
+        rest = {name: value for name, value in self._arguments.items() if name not in self._parts()}
         function = rest["space"] if callable(rest["space"]) else None
         return {PROGRAM_FILE: pack_program("The space", function, rest, rest)}
 
     def _restore(self, files: Mapping[str, Content], metadata: dict[str, Any]) -> None:
-        self._arguments.update(unpack_program(bytes_of(files[PROGRAM_FILE])))
+        self._arguments = {**self._arguments, **unpack_program(bytes_of(files[PROGRAM_FILE]))}
 
 
 def _check_outcome(study: Any, failures: dict[int, Exception]) -> None:
