@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,19 +35,8 @@ def use_own_python(spark: SparkSession) -> None:
     """
     if is_connect(spark) or not is_local(spark) or "PYSPARK_PYTHON" in os.environ or not sys.executable:
         return
-    context = spark.sparkContext
-    if context.pythonExec == _SPARKS_PYTHON and not _is_own(shutil.which(_SPARKS_PYTHON)):
-        context.pythonExec = sys.executable
-
-
-def _is_own(python: str | None) -> bool:
-    """Whether a path is that of this Python, in this environment, which a link to the same program may not be."""
-    own = sys.executable
-    return (
-        python is not None
-        and os.path.dirname(python) == os.path.dirname(own)
-        and os.path.realpath(python) == os.path.realpath(own)
-    )
+    if spark.sparkContext.pythonExec == _SPARKS_PYTHON:
+        spark.sparkContext.pythonExec = sys.executable
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
