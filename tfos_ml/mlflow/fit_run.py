@@ -43,7 +43,6 @@ EXAMPLE_ROWS = 5
 ERROR_FILE, SUMMARY_FILE, TIMELINE_FILE = "error.txt", "model_summary.txt", "timeline.json"
 ERROR_TAG, ERROR_TAG_CHARACTERS = "tfos_ml.error", 5000  # MLflow's limit
 DATASET_CONTEXT = "train"
-SYSTEM_PREFIX = "system/"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import tempfile
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,16 +98,9 @@ def save_model(
         _write(model, scoring, data)
         if added := packages.code_paths(Path(directory)):
             options["code_paths"] = [*(options.get("code_paths") or []), *added]
-        with warnings.catch_warnings():  # MLflow 3.9 warns of pickles, but there are none
-            warnings.filterwarnings("ignore", "Passing a Python object as `python_model`", FutureWarning)
-            mlflow.pyfunc.save_model(
-                path,
-                loader_module=MODULE,
-                data_path=str(data),
-                mlflow_model=mlflow_model,
-                input_example=example,
-                **options,
-            )
+        mlflow.pyfunc.save_model(
+            path, loader_module=MODULE, data_path=str(data), mlflow_model=mlflow_model, input_example=example, **options
+        )
 
 
 def log_model(
