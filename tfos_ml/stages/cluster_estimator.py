@@ -89,14 +89,12 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         settings = replace(self._settings(dataset, facts), telemetry=listener.telemetry)
         timeline.end("checks")
         rows = self._rows(dataset, columns)
-        written = self._snapshot(rows, template, facts)
-        notices: list[str] = []
+        written, snapshot = self._snapshot(rows, template, facts)
+        notice = "" if written is None else written.notice(dataset)
+        if notice:
+            warn(notice)
         if written is not None:
-            notices = list(filter(None, [written[0].notice(dataset)]))
-            for text in notices:
-                warn(text)
             timeline.end("snapshot")
-        snapshot = None if written is None else written[1]
         result = self._launch(
             facts,
             rows,
@@ -113,8 +111,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         model = self._make_model(result, dataset.schema)
         timeline.end("model")
         if written is not None:
-            model.summary.snapshot = written[0].summary()
-            model.summary.warnings = [*model.summary.warnings, *notices]
+            model.summary.snapshot = written.summary()
+            model.summary.warnings = [*model.summary.warnings, *filter(None, [notice])]
         model.summary.timeline = timeline_of(timeline.seconds, result)
         if self._get("verbose") > 1:
             write_lines([f"{type(self).__name__}.fit: {line(model.summary.timeline)}"])
@@ -260,16 +258,16 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _snapshot(
         self, rows: InputRows, template: ClusterTemplate, facts: SessionFacts
-    ) -> tuple[WrittenSnapshot, SnapshotRows] | None:
-        """The snapshot that the nodes read, if ``cacheDir`` is set; raises ``SnapshotError``."""
+    ) -> tuple[WrittenSnapshot | None, SnapshotRows | None]:
+        """The snapshot to read, and its columns, if ``cacheDir`` is set; raises ``SnapshotError``."""
         given = self._get("cacheDir")
         if not (given and rows.columns.columns):
-            return None
+            return None, None
         directory = facts.absolute_path(given)
-        snapshot = rows.snapshot(directory, len(template.feed_ranks))
-        if self._get("verbose") and not snapshot[0].is_new:
-            write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {snapshot[0]}"])
-        return snapshot
+        written, columns = rows.snapshot(directory, len(template.feed_ranks))
+        if self._get("verbose") and not written.is_new:
+            write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {written}"])
+        return written, columns
 
     def _validation_rule(self) -> str | ValidationDraw | None:
         """Selects the validation rows: a boolean column, or a draw; None if there are none."""
