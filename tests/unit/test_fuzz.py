@@ -227,7 +227,7 @@ def manifests_of_snapshots(content):
         assert written is None or written.snapshot.rows >= 0
 
 
-SAVED = TrainingState(1, 2, False, [{"loss": 1.0}], 0.5, "i", "f", {"a": [1, 2]}, 7, seeds=[np.arange(3)])
+SAVED = TrainingState(1, 2, False, [{"loss": 1.0}], 0.5, "i", {"a": [1, 2]}, 7, seeds=[np.arange(3)])
 FILES = {WEIGHTS: b"weights", **SAVED.to_files()}
 ABOUT = {"format": checkpoint.FORMAT, "state": FILES.pop(STATE).decode()}
 ABOUT |= {"files": {name: checkpoint._copy(io.BytesIO(content), io.BytesIO()) for name, content in FILES.items()}}
