@@ -210,11 +210,6 @@ WRONG = {  # the program, and what is said
     ),
     "state: number of rows": (functools.partial(counting, True), "each keeps those of its own rows"),
     "state: number of steps": (functools.partial(counting, False), EXACT),
-    "state: number of rows, in TensorFlow's variable": (
-        functools.partial(counting, True, None),
-        "each keeps those of its own rows",
-    ),
-    "state: number of steps, in TensorFlow's variable": (functools.partial(counting, False, None), EXACT),
     "draws for selected words": (
         functools.partial(noisy_positions, select=True),
         "no fixed number of entries for each row",

@@ -388,20 +388,10 @@ def test_models_of_train_functions_are_for_evaluators(spark):
 
 MAKE_FOREIGN = """
 import sys
-import keras, tensorflow as tf, tf_keras
+import tensorflow as tf, tf_keras
 
-def layers(k):
-    dense = k.layers.Dense(1, use_bias=False, kernel_initializer="ones")
-    return k.Sequential([k.layers.Input((2,)), dense])
-
-layers(keras).export(f"{sys.argv[1]}/keras", verbose=False)
-tf.saved_model.save(layers(tf_keras), f"{sys.argv[1]}/tf_keras")
-
-module = tf.Module()
-module.sum = tf.function(lambda x: {"y": tf.reduce_sum(x, 1)}, input_signature=[tf.TensorSpec([None, 2], tf.float32)])
-module.less = tf.function(lambda x: {"y": x[:, 0] - x[:, 1]}, input_signature=[tf.TensorSpec([None, 2], tf.float32)])
-tf.saved_model.save(module, f"{sys.argv[1]}/plain", signatures={"sum": module.sum, "less": module.less})
-
+dense = tf_keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+tf.saved_model.save(tf_keras.Sequential([tf_keras.layers.Input((2,)), dense]), f"{sys.argv[1]}/tf_keras")
 graph = tf.Graph()
 with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
     x = tf.compat.v1.placeholder(tf.float32, [None, 2])
@@ -420,13 +410,9 @@ def test_models_made_by_others(spark, tmp_path):
     def predict(name, **params):
         return TFModel(exportDir=str(tmp_path / name), **params).transform(df).first().prediction
 
-    assert predict("keras") == predict("tf_keras") == [3.0]
-    assert predict("plain", signatureDefKey="sum") == 3.0
-    assert predict("plain", signatureDefKey="less") == -1.0
+    assert predict("tf_keras") == [3.0]
     theirs = pipeline.TFModel({}).setExportDir(str(tmp_path / "tagged")).setTagSet("gpu,serve")
     theirs.setInputMapping({"features": "x"}).setOutputMapping({"y": "y"})
     assert theirs.transform(df).first().y == 3.0
-    with pytest.raises(errors.ModelError, match=r"no signature 'serving_default'. It has: \['less', 'sum'\]"):
-        predict("plain")
     with pytest.raises(errors.ModelError, match=r"no tags 'serve'. It has: \[\['gpu', 'serve'\]\]"):
         predict("tagged")

@@ -66,8 +66,6 @@ RARE = {  # of each kind of program some are in make test
     "step: pairs of rows",
     "step: compares rows after four steps",
     "metric: largest error",
-    "state: number of steps, in TensorFlow's variable",
-    "state: number of rows, in TensorFlow's variable",  # another test has it
 }
 
 
