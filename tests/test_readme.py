@@ -104,28 +104,18 @@ def test_commands_are_there():
     assert {line.split()[0] for line in given} == {"pip", "make", "mlflow", "python"}
 
 
-def test_options_of_the_doctor_are_those_that_it_has():
+def test_options_of_our_commands_are_those_that_they_have():
     from tfos_ml.__main__ import parser
 
-    asked = [line for line in commands() if line.startswith("python -m tfos_ml doctor")]
-    assert len(asked) >= 4
-    for line in asked:
-        arguments = [part.strip("'") for part in line.split()[3:]]
-        assert parser().parse_args(arguments).command == "doctor"
+    asked = [line.split()[3:] for line in commands() if line.startswith("python -m tfos_ml ")]
+    found = [parser().parse_args([part.strip("'") for part in arguments]).command for arguments in asked]
+    assert found.count("doctor") >= 4
+    assert found.count("pack") >= 2
 
 
-def test_options_of_pack_are_those_that_it_has():
-    from tfos_ml.__main__ import parser
-
-    asked = [line for line in commands() if line.startswith("python -m tfos_ml pack")]
-    assert len(asked) >= 2
-    for line in asked:
-        assert parser().parse_args(line.split()[3:]).command == "pack"
-
-
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`[^`]+<([\w./-]+)>`_", PAGES["README.rst"]))))
-def test_files_that_it_links_to_are_there(path):
-    assert (ROOT / path).exists()
+def test_files_that_it_links_to_are_there():
+    named = set(re.findall(r"`[^`]+<([\w./-]+)>`_", PAGES["README.rst"]))
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
 def test_the_table_beside_others_names_its_tests_and_its_sources():

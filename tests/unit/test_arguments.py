@@ -15,21 +15,21 @@ class Rdd:
     __qualname__ = "RDD"
 
 
-GIVEN = {
-    "pandas": (pd.DataFrame({"features": [1.0]}), r"pandas\.[\w.]*DataFrame.*spark\.createDataFrame"),
-    "array": (np.zeros((2, 4)), r"numpy\.ndarray.*spark\.createDataFrame"),
-    "RDD": (Rdd(), r"pyspark\.core\.rdd\.RDD.*toDF"),
-    "list": ([[1.0]], r"builtins\.list.*spark\.createDataFrame"),
-    "None": (None, "NoneType"),
-}
+GIVEN = [
+    (pd.DataFrame({"features": [1.0]}), r"pandas\.[\w.]*DataFrame.*spark\.createDataFrame"),
+    (np.zeros((2, 4)), r"numpy\.ndarray.*spark\.createDataFrame"),
+    (Rdd(), r"pyspark\.core\.rdd\.RDD.*toDF"),
+    ([[1.0]], r"builtins\.list.*spark\.createDataFrame"),
+    (None, "NoneType"),
+]
 
 
 @pytest.mark.parametrize("make", [TFEstimator, KerasEstimator, TFModel])
-@pytest.mark.parametrize(("given", "message"), GIVEN.values(), ids=GIVEN)
-def test_what_is_no_dataframe_is_named(make, given, message):
+def test_what_is_no_dataframe_is_named(make):
     stage = make()
-    with pytest.raises(errors.InputTypeError, match=rf"{make.__name__}\.\w+ takes a Spark DataFrame.*{message}"):
-        (stage.transform if make is TFModel else stage.fit)(given)
+    for given, message in GIVEN:
+        with pytest.raises(errors.InputTypeError, match=rf"{make.__name__}\.\w+ takes a Spark DataFrame.*{message}"):
+            (stage.transform if make is TFModel else stage.fit)(given)
 
 
 def two(args, ctx):
