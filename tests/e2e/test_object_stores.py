@@ -132,7 +132,8 @@ def test_a_fit_keeps_everything_in_the_store(spark, store):
         second.fit(df)
     assert_no_secret(caught.value)
     store.heal()
-    resumed = second.fit(df)
+    with pytest.warns(UserWarning, match="Training continued from a checkpoint in modelDir='s3a:.*, after epoch 2"):
+        resumed = second.fit(df)
     assert resumed.summary.history["loss"][:2] == fitted.summary.history["loss"]
     assert resumed.summary.steps == 2 * ROWS // 50
     warm = estimator(initialWeights="s3a://bucket/all/second", epochs=1).fit(df)

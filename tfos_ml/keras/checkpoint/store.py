@@ -172,10 +172,10 @@ class StateStore:
                 "to train from the beginning."
             )
         elif not self._ctx.restart_count:
+            step = f" and {state.step} steps" if state.step else ""
             yield (
-                f"Training continued from a checkpoint in {place}, after epoch {state.epoch} and step {state.step}, "
-                "also with the learning rate and the rest of the optimizer's state. Choose another modelDir to train "
-                "from the beginning."
+                f"Training continued from a checkpoint in {place}, after epoch {state.epoch}{step}, with the learning "
+                "rate and the rest of the optimizer's state. Choose another modelDir to train from the beginning."
             )
         if unused := keys_with_state(state.callbacks) - {*self._callbacks}:
             yield (
