@@ -148,7 +148,7 @@ class TestCheckpoints:
         assert checkpoints("third").load().epoch == 1
 
     def test_a_store_that_does_not_answer_is_an_error_after_a_time(self, checkpoints, state_of, tmp_path):
-        with hanging(folder(tmp_path, 1) / "model.weights.h5.partial"), pytest.raises(ModelDirError, match=SILENT):
+        with hanging(folder(tmp_path, 1) / "model.weights.h5"), pytest.raises(ModelDirError, match=SILENT):
             save(checkpoints(timeout=0.2), state_of(1))
 
     def test_a_store_that_does_not_answer_at_the_beginning_is_one_too(self, checkpoints, tmp_path):

@@ -78,7 +78,7 @@ class CallbackStates:
         state = {name: attributes[name] for name in names_of_keras(type(callback)) if name in attributes}
         if is_of_keras(type(callback)):
             return state, []
-        if _has_protocol(callback):
+        if callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None)):
             return {**state, _PROTOCOL: callback.get_state()}, []
         at_first, missing = self._at_first[key], []
         for name, value in _prints(attributes).items():
@@ -117,10 +117,6 @@ def _unpickled(pickled: bytes) -> dict[str, dict[str, Any]]:
 def names_of_keras(kind: type) -> list[str]:
     """The attributes with the state of those classes of Keras that a class inherits from."""
     return [name for base in kind.__mro__ if is_of_keras(base) for name in OF_KERAS.get(base.__name__, ())]
-
-
-def _has_protocol(callback: Any) -> bool:
-    return callable(getattr(callback, "get_state", None)) and callable(getattr(callback, "set_state", None))
 
 
 def _attributes(callback: Any) -> dict[str, Any]:

@@ -151,12 +151,9 @@ class Checkpoints:
         self._remove_old()
 
     def _write(self, path: str, source: BinaryIO) -> int:
-        """Write a file under another name first; returns its checksum."""
-        target = f"{self._root}/{path}"
-        with self._fs.open_output_stream(f"{target}.partial") as stream:
-            checksum = _copy(source, stream)
-        self._fs.move(f"{target}.partial", target)
-        return checksum
+        """Write a file; returns its checksum."""
+        with self._fs.open_output_stream(f"{self._root}/{path}") as stream:
+            return _copy(source, stream)
 
     def _taken(self) -> Fence:
         """The claim of this attempt to the directory; it continues from the checkpoints that count now."""
