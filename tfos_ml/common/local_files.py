@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, Union
+from typing import TypeAlias, Union
 
 from tfos_ml.common.directories import TemporaryDirectory
 
@@ -47,9 +47,6 @@ class LocalFile:
             except OSError:  # another file system, or one without links
                 shutil.copyfile(self.path, other)
             os.replace(other, path)
-
-    def __deepcopy__(self, memo: Any) -> LocalFile:
-        return self
 
     def __reduce__(self) -> tuple[Callable[[bytes], LocalFile], tuple[bytes]]:
         return LocalFile.of, (self.read(),)  # another process has no such file
