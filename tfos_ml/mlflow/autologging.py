@@ -146,10 +146,6 @@ class _Tracking(Listening):
         run = runs[0] if runs else None
         return FitListener() if run is None else FitRun(self._options, run, estimator, dataset, self._runs)
 
-    def adopt(self, estimator: ClusterEstimator) -> None:
-        if estimator._parent_run is None:
-            estimator._parent_run = self._runs.active_parent(is_search=False)
-
     def evaluated(self, model: TFModel, dataset: DataFrame, metrics: Mapping[str, float]) -> None:
         run = self._runs.of_models.get(model.uid)
         if run is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import dataclass, field
-from typing import Any
 
 import mlflow
 from mlflow import MlflowClient
@@ -15,18 +14,17 @@ from tfos_ml.mlflow import tracking_server
 
 @dataclass(frozen=True)
 class Parent:
-    """The parent run of fits, which may run in other threads.
+    """The parent run of the fits of a search, which run in other threads.
 
-    The fits of a search try out Params. Only the model of the last fit, which the searching thread makes, is logged.
+    They try out Params. Only the model of the last fit, which the searching thread makes, is logged.
     """
 
     run_id: str
     experiment_id: str
-    is_search: bool
     thread: int = field(default_factory=threading.get_ident)  # the searching thread
 
 
-NOBODY = Parent("", "", is_search=True)
+NOBODY = Parent("", "")
 """The parent of fits that are not logged."""
 
 
@@ -91,7 +89,7 @@ class Runs:
         else:
             run = mlflow.start_run()
         self._take(run.info.run_id)
-        keeps = parent is None or not parent.is_search or parent.thread == threading.get_ident()
+        keeps = parent is None or parent.thread == threading.get_ident()
         return Run(run.info.run_id, uri, is_own=True, keeps_model=keeps)
 
     def _take(self, run_id: str) -> bool:
@@ -101,14 +99,9 @@ class Runs:
             self._taken.add(run_id)
             return is_free
 
-    def active_parent(self, is_search: bool) -> Parent | None:
+    def active_parent(self) -> Parent | None:
         """The active run as a parent of fits; ``NOBODY`` if `exclusive`; None if there is no active run."""
         active = mlflow.active_run()
         if active is None:
             return None
-        return NOBODY if self._exclusive else parent_of(active, is_search)
-
-
-def parent_of(run: Any, is_search: bool) -> Parent:
-    """A run as the parent of fits."""
-    return Parent(run.info.run_id, run.info.experiment_id, is_search)
+        return NOBODY if self._exclusive else Parent(active.info.run_id, active.info.experiment_id)

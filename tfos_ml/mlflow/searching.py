@@ -21,7 +21,7 @@ from mlflow.utils.autologging_utils import autologging_is_disabled
 
 from tfos_ml.common.redact import redact
 from tfos_ml.mlflow import patching, run_facts, tracking_server
-from tfos_ml.mlflow.run_choice import NOBODY, Parent, Runs, parent_of
+from tfos_ml.mlflow.run_choice import NOBODY, Parent, Runs
 from tfos_ml.stages.cluster_estimator import cluster_estimators
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _spark_logs_it() -> bool:
 @contextmanager
 def _search_run(runs: Runs) -> Iterator[Parent]:
     """The active run, or a new one that ends with the search."""
-    active = runs.active_parent(is_search=True)
+    active = runs.active_parent()
     if active is not None:
         yield active
         return
@@ -147,7 +147,7 @@ def _search_run(runs: Runs) -> Iterator[Parent]:
         return
     status = "KILLED"
     try:
-        yield parent_of(begun[0], is_search=True)
+        yield Parent(begun[0].info.run_id, begun[0].info.experiment_id)
         status = "FINISHED"
     except Exception:
         status = "FAILED"

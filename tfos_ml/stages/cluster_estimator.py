@@ -309,7 +309,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         """
         check_not_streaming(dataset, f"{type(self).__name__}.fitMultiple")
         estimator, shared = self.copy(), ExitStack()
-        fit_listener.current.adopt(estimator)
         level = dataset.storageLevel
         if self._get("inputMode") == InputMode.TENSORFLOW:
             pass  # the nodes read the files of this very plan

@@ -44,9 +44,6 @@ class Listening:
         """The listener of a fit that begins."""
         return FitListener()
 
-    def adopt(self, estimator: ClusterEstimator) -> None:
-        """Record where an estimator is used, since its fits may begin in other threads."""
-
     def evaluated(self, model: TFModel, dataset: DataFrame, metrics: Mapping[str, float]) -> None:
         """``model.evaluate(dataset)`` is about to return these metrics."""
 
