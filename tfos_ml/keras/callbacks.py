@@ -268,19 +268,16 @@ def _check_weights(model: keras.Model, epoch: int) -> None:
     A ReLU may hide NaN from the loss. Weights that gradients do not train, such as a mask, may be infinite.
     """
     trained = {id(v) for v in model.trainable_variables}
-    floating = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
-    is_bad = {True: lambda v: ~tf.math.is_finite(v.value), False: lambda v: tf.math.is_nan(v.value)}
-    counts = {v.path: int(tf.math.count_nonzero(is_bad[id(v) in trained](v))) for v in floating}
-    bad = [v for v in floating if counts[v.path]]
-    if bad:
-        first = bad[0]
-        raise NonFiniteTrainingError(
-            f"weights of the model are not finite after epoch {epoch + 1}: {first.path} has {counts[first.path]} of "
-            f"{int(tf.size(first.value))} values that are not"
-            + (f", and so have {len(bad) - 1} more of {len(floating)} variables" if len(bad) > 1 else "")
-            + ", although the loss is finite. Look for NaN or infinity in the rows (handleInvalid='error'), and for "
-            "divisions by zero, logarithms of 0 and the like in the model; lower the learning rate or clip gradients"
-        )
+    for variable in (v for v in model.weights if tf.as_dtype(v.dtype).is_floating):
+        value = variable.value
+        is_bad = ~tf.math.is_finite(value) if id(variable) in trained else tf.math.is_nan(value)
+        if count := int(tf.math.count_nonzero(is_bad)):
+            raise NonFiniteTrainingError(
+                f"weights of the model are not finite after epoch {epoch + 1}: {variable.path} has {count} of "
+                f"{int(tf.size(value))} values that are not, although the loss is finite. Look for NaN or infinity in "
+                "the rows (handleInvalid='error'), and for divisions by zero, logarithms of 0 and the like in the "
+                "model; lower the learning rate or clip gradients"
+            )
 
 
 def _crosses(start: int, before: int, after: int, every: int) -> bool:
