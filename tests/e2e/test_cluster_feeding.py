@@ -128,8 +128,11 @@ def stop_after(args, ctx):
 def test_without_end_rows_are_repeated_until_all_nodes_have_enough(spark):
     args = {"rows": 200}
     with start(spark, stop_after, args, nodes=2) as cluster:
-        cluster.train(spark.sparkContext.parallelize([i % 20 for i in range(40)], 2), num_epochs=0)
-        cluster.train(spark.sparkContext.parallelize([i % 20 for i in range(40)], 2), num_epochs=0)  # nobody reads it
+        rdd = spark.sparkContext.parallelize([i % 20 for i in range(40)], 2)
+        cluster.train(rdd, num_epochs=0)
+        cluster.train(rdd, num_epochs=0)  # nobody reads it
+        began = time.monotonic()
+    assert time.monotonic() - began < seconds(10)
     found = [node["metrics"][0]["metrics"] for node in cluster.summary["nodes"]]
     assert found == [{"rows": 200, "sum": 200 / 20 * sum(range(20))}] * 2
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,22 +60,6 @@ def test_inference_maps_columns_in_sorted_order_and_sets_no_tf_config_without_a_
     results = cluster.inference(sc.parallelize([(i, i + 1) for i in range(100)], 5)).collect()
     cluster.shutdown()
     assert results == [[i * (i + 1), 2, True, False] for i in range(100)]
-
-
-def count_rows(args, ctx):
-    feed, rows = TFNode.DataFeed(ctx.mgr), 0
-    while not feed.should_stop():
-        rows += len(feed.next_batch(32))
-    Path(args["directory"], str(ctx.executor_id)).write_text(str(rows))
-
-
-def test_no_epochs_are_ten(spark, tmp_path):
-    cluster = TFCluster.run(
-        spark.sparkContext, count_rows, {"directory": str(tmp_path)}, 1, 0, input_mode=TFCluster.InputMode.SPARK
-    )
-    cluster.train(spark.sparkContext.parallelize(range(100), 2))
-    cluster.shutdown(timeout=-1)
-    assert (tmp_path / "0").read_text() == "1000"
 
 
 # Pipeline
@@ -182,10 +165,15 @@ def hold_port(args, ctx):
     assert isinstance(ctx, TFSparkNode.TFNodeContext)
     _, server = ctx.start_cluster_server()
     assert server.target.startswith("grpc://")
-    ctx.report({"served": 1})
+    feed, rows = TFNode.DataFeed(ctx.mgr), 0
+    while not feed.should_stop():
+        rows += len(feed.next_batch(32))
+    ctx.report({"rows": rows})
 
 
-def test_a_node_releases_its_port_itself_and_starts_its_server(spark):
-    cluster = TFCluster.run(spark.sparkContext, hold_port, None, 1, 0, release_port=False)
-    cluster.shutdown()
-    assert cluster.summary["nodes"][0]["metrics"]
+def test_a_node_releases_its_port_itself_and_starts_its_server_and_no_epochs_are_ten(spark):
+    sc = spark.sparkContext
+    cluster = TFCluster.run(sc, hold_port, None, 1, 0, input_mode=TFCluster.InputMode.SPARK, release_port=False)
+    cluster.train(sc.parallelize(range(100), 2))
+    cluster.shutdown(timeout=-1)
+    assert cluster.summary["nodes"][0]["metrics"][0]["metrics"] == {"rows": 1000}

@@ -32,7 +32,7 @@ def test_explicit_params_over_tf_args_over_defaults(spark, tmp_path):
         seen = {name: args[name] for name in ("epochs", "batchSize", "mine", "modelDir")}
         target.write_text(json.dumps([{**seen, "epochs_here": args.epochs}, "tensorflow" in sys.modules]))
 
-    arguments = {"epochs": 7, "batchSize": 8, "mine": "x"}
+    arguments = argparse.Namespace(epochs=7, batchSize=8, mine="x")
     fit(spark, look, tfArgs=arguments, batchSize=9, nodeEnv={"TFOS_ML_PRELOAD": "0"})
     expected = {"epochs": 7, "batchSize": 9, "mine": "x", "modelDir": None, "epochs_here": 7}
     seen, is_loaded = json.loads(target.read_text())
@@ -134,26 +134,6 @@ def test_reports_become_history(two_workers):
     assert [n["label"] for n in model.summary.nodes] == ["worker:0", "worker:1"]
 
 
-def test_weights_named_labels_and_tf_args_of_argparse(spark, tmp_path):
-    df = frame(spark).withColumn("y", F.col("features") * 2).withColumn("w", F.lit(0.5))
-
-    def look(args, ctx):
-        x, y, w = next(iter(ctx.dataset(batch_size=4, shuffle=False)))
-        seen = {"x": x["in"].numpy().tolist(), "y": y["out"].numpy().tolist(), "w": w.numpy().tolist()}
-        (tmp_path / "seen").write_text(json.dumps({**seen, "lr": args.lr}))
-
-    TFEstimator(
-        trainFn=look,
-        tfArgs=argparse.Namespace(lr=0.5),
-        inputMapping={"features": "in"},
-        labelMapping={"y": "out"},
-        weightCol="w",
-        verbose=0,
-    ).fit(df)
-    seen = json.loads((tmp_path / "seen").read_text())
-    assert seen == {"x": [0, 1, 2, 3], "y": [0, 2, 4, 6], "w": [0.5] * 4, "lr": 0.5}
-
-
 def test_batch_results_come_back_in_the_order_of_the_dataframe(any_spark):
     def square(args, ctx):
         feed = ctx.get_data_feed(train_mode=False)
@@ -175,18 +155,29 @@ def test_data_feed_refuses_a_dataset_and_misses_answers(spark):
         fit(spark, forget)
 
 
-def test_environment_of_the_process_and_tf_args_of_a_command_line(spark, tmp_path):
+def test_environment_tf_args_of_a_command_line_weights_and_named_labels(spark, tmp_path):
+    df = frame(spark).withColumn("y", F.col("features") * 2).withColumn("w", F.lit(0.5))
+
     def look(args, ctx):
         import os
         import sys
 
-        (tmp_path / "seen").write_text(json.dumps([dict(os.environ), args.argv, "tensorflow" in sys.modules]))
+        is_loaded = "tensorflow" in sys.modules
+        x, y, w = next(iter(ctx.dataset(batch_size=4, shuffle=False)))
+        batch = [part.numpy().tolist() for part in (x["in"], y["out"], w)]
+        (tmp_path / "seen").write_text(json.dumps([dict(os.environ), args.argv, is_loaded, batch]))
 
-    environment = {"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"}
-    fit(spark, look, tfArgs=["--lr", "0.5"], nodeEnv=environment)
-    seen, argv, is_loaded = json.loads((tmp_path / "seen").read_text())
-    assert is_loaded
-    assert argv == ["--lr", "0.5"]
+    TFEstimator(
+        trainFn=look,
+        tfArgs=["--lr", "0.5"],
+        nodeEnv={"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"},
+        inputMapping={"features": "in"},
+        labelMapping={"y": "out"},
+        weightCol="w",
+        verbose=0,
+    ).fit(df)
+    seen, *others = json.loads((tmp_path / "seen").read_text())
+    assert others == [["--lr", "0.5"], True, [[0, 1, 2, 3], [0, 2, 4, 6], [0.5] * 4]]
     assert seen["MY_SETTING"] == "1"
     assert (seen["TF_NUM_INTRAOP_THREADS"], seen["OMP_NUM_THREADS"]) == ("3", "1")
     secret = [k for k in seen if "SECRET" in k or "TOKEN" in k or k.startswith("_PYSPARK")]

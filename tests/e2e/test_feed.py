@@ -225,17 +225,6 @@ def test_ragged_arrays_are_padded_to_the_longest_of_the_batch(by_dataset):
     assert by_dataset["r"]["values"] == [[1, -1, -1], [2, 3, 4]]
 
 
-def test_null_is_an_error_that_names_the_column_or_is_skipped(spark, tmp_path):
-    df = spark.createDataFrame([(1, [1.0]), (None, [1.0]), (3, [None]), (4, [2.0])], "features int, x array<double>")
-    args = {"directory": str(tmp_path)}
-    estimator = TFEstimator(trainFn=train_functions.record_dataset, tfArgs=args, batchSize=2, shuffle=False, verbose=0)
-    with pytest.raises(errors.NullValueError, match="Column 'features' has 1 null"):
-        estimator.fit(df)
-    with pytest.warns(UserWarning, match=r"handleInvalid='skip' left out 1 of 4 rows"):
-        estimator.setHandleInvalid("skip").fit(df)
-    assert read(tmp_path)["worker-0"]["passes"] == [[[1, 3], [4]]]
-
-
 def test_fewer_rows_than_workers_is_an_error_before_the_first_step(spark, tmp_path):
     df = spark.range(1).withColumnRenamed("id", "features")
     estimator = TFEstimator(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from elsewhere import run_elsewhere
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import Normalizer, VectorAssembler
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import functions as F
@@ -364,23 +364,15 @@ def test_sql(spark, models):
 def train_compiled(args, ctx):
     import keras
 
-    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(args.units, args.activation)])
-    model.compile(keras.optimizers.Adam(0.1), args.loss)
+    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(2, "softmax")])
+    model.compile(keras.optimizers.Adam(0.1), "sparse_categorical_crossentropy")
     model.fit(ctx.dataset(epochs=20), verbose=0)
     ctx.export_saved_model(model)
 
 
 def test_models_of_train_functions_are_for_evaluators(spark):
     df = spark.range(0, 64, 1, 1).selectExpr("array(float(id % 2)) features", "float(id % 2) label")
-
-    def train(units, activation, loss):
-        arguments = {"units": units, "activation": activation, "loss": loss}
-        return TFEstimator(trainFn=train_compiled, tfArgs=arguments, verbose=0).fit(df).transform(df)
-
-    numbers = train(1, None, "mse")
-    assert dict(numbers.dtypes)["prediction"] == "double"
-    assert RegressionEvaluator(metricName="rmse").evaluate(numbers) < 1
-    classes = train(2, "softmax", "sparse_categorical_crossentropy")
+    classes = TFEstimator(trainFn=train_compiled, verbose=0).fit(df).transform(df)
     assert classes.columns == ["features", "label", "rawPrediction", "probability", "prediction"]
     assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(classes) == 1.0
     assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(classes) < 0.6

@@ -85,11 +85,13 @@ class TestNaN:
         ):
             feed(spec, pa.array(column, kind))
 
-    def test_rows_are_skipped_and_counted_or_kept(self, feed):
+    def test_rows_are_skipped_and_counted_as_those_with_nulls_are_or_kept(self, feed):
         batches = [pa.array([[1, NAN], [], [2]], FLOATS), pa.array([[3], [INF, NAN]], FLOATS)]
         feeder, found = feed(X, *batches, handle_invalid="skip")
         assert found == [1, 2, 3]
         assert (feeder.skipped, feeder.rows["train"], feeder.counts().skipped) == (2, 3, 2)
+        nulls = pa.array([[1], None, [None], [2]], FLOATS)
+        assert feed(X, nulls, pa.array([None, [3]], FLOATS), handle_invalid="skip")[1] == [0, 3, 5]
         feeder, found = feed(X, *batches, handle_invalid="keep")
         assert (found, feeder.skipped) == ([0, 1, 2, 3, 4], 0)
 
