@@ -7,7 +7,7 @@ import functools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfos_ml.data.spool import full_disk_as_error
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE
+from tfos_ml.keras import privates
 from tfos_ml.keras.build import KerasFit, build, build_model, settle_execution
 from tfos_ml.keras.callbacks import (
     EpochEndSync,
@@ -39,10 +40,11 @@ from tfos_ml.keras.filled_lists import FilledLists
 from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.keras.probe.known_layers import is_row_by_row
 from tfos_ml.keras.probe.plan import find_plan
-from tfos_ml.keras.step.batch_normalization import with_local_statistics
+from tfos_ml.keras.step.batch_normalization import is_batch_normalization
 from tfos_ml.keras.step.data_parallel import DataParallel, not_exchanged
 from tfos_ml.keras.step.epoch_end import LayerState
 from tfos_ml.keras.step.metrics import MetricSums
+from tfos_ml.keras.step.reduction_plan import ReductionPlan
 from tfos_ml.keras.step.variables import TrainingVariables
 from tfos_ml.keras.training_data import TrainingData
 
@@ -97,6 +99,18 @@ def _variables_of(model: Any, data: TrainingData, group: WorkerGroup, ctx: NodeC
     """What the training changes; a step of parts of Keras alone changes nothing that Keras does not know."""
     is_shared = group.size > 1 or bool(ctx.checkpoint_dir)
     return TrainingVariables.of_step(model, data.element_spec() if is_shared and not is_row_by_row(model) else None)
+
+
+def _with_local_statistics(plan: ReductionPlan, model: keras.Model) -> ReductionPlan:
+    """The plan of a training in which BatchNormalization knows only the rows of its worker."""
+    layers = sum(map(is_batch_normalization, privates.all_layers(model)))
+    if not layers:
+        return plan
+    notice = (
+        f"batchStatistics='local': {layers} BatchNormalization layers use the mean and variance of each worker's rows, "
+        "so the result depends on clusterSize. Their moving statistics are averaged over workers after each epoch."
+    )
+    return replace(plan, has_local_statistics=True, notices=(*plan.notices, notice))
 
 
 def _prepare_export(model: Any, data: TrainingData, task: KerasFit, ctx: NodeContext) -> list[str]:
@@ -191,7 +205,7 @@ class _Training:
         validates = bool(self._data.validation.total)
         plan = find_plan(self._variables, self._data, self._group, validates)
         if self._task.has_local_statistics and self._group.size > 1:
-            plan = with_local_statistics(plan, self._model)
+            plan = _with_local_statistics(plan, self._model)
         self._note(plan.notices)
         metrics = MetricSums(self._model, self._group, plan.train)
         validation_metrics = MetricSums(self._model, self._group, plan.test)

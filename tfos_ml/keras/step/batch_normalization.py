@@ -8,15 +8,12 @@ with respect to the global moments are summed over workers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfos_ml.keras import privates
 from tfos_ml.keras.collectives.group import WorkerGroup
-from tfos_ml.keras.step.reduction_plan import ReductionPlan
 
 
 class StepWeights:
@@ -33,18 +30,6 @@ class StepWeights:
 def is_batch_normalization(layer: Any) -> bool:
     """Whether the layer normalizes with the statistics of a batch."""
     return isinstance(layer, keras.layers.BatchNormalization)
-
-
-def with_local_statistics(plan: ReductionPlan, model: keras.Model) -> ReductionPlan:
-    """The plan of a training in which BatchNormalization knows only the rows of its worker."""
-    layers = sum(map(is_batch_normalization, privates.all_layers(model)))
-    if not layers:
-        return plan
-    notice = (
-        f"batchStatistics='local': {layers} BatchNormalization layers use the mean and variance of each worker's rows, "
-        "so the result depends on clusterSize. Their moving statistics are averaged over workers after each epoch."
-    )
-    return replace(plan, has_local_statistics=True, notices=(*plan.notices, notice))
 
 
 def global_moments(
