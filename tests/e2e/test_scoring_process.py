@@ -78,8 +78,8 @@ def owner():
     assert wait_until(lambda: not list(Path(os.environ["TMPDIR"]).glob(f"tfos_ml-*-{process.pid}-*")), DEADLINE)
 
 
-def server_of(owner: int, idle_seconds: float = 300.0) -> SeenServer:
-    return SeenServer(ForkServerRef(owner, idle_seconds))
+def server_of(owner: int) -> SeenServer:
+    return SeenServer(ForkServerRef(owner, 300.0))
 
 
 class SeenServer(ScoringProcessClient):

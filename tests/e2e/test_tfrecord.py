@@ -29,7 +29,7 @@ ROWS = [
 ]
 
 
-def wide(spark, count=200):
+def wide(spark):
     """Rows of all types, with nulls and empty arrays."""
     pick = random.Random(3)
     columns = list(zip(*ROWS, strict=True))
@@ -44,7 +44,7 @@ def wide(spark, count=200):
         return (number, *scalars, *arrays, vector)
 
     schema = struct_of(f"id bigint, {SCALARS}, {ARRAYS}").add("v", VectorUDT())
-    return spark.createDataFrame([row(n) for n in range(count)], schema).repartition(3, "id")
+    return spark.createDataFrame([row(n) for n in range(200)], schema).repartition(3, "id")
 
 
 def plain(value):

@@ -21,11 +21,7 @@ from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Announcement, InferRows, ProgressAnswer, PutPartition, TrainCall
-from tfos_ml.protocol.messages import (
-    ChunkReady,
-    ChunkReleased,
-    Message,
-)
+from tfos_ml.protocol.messages import ChunkReady, ChunkReleased, Message
 from tfos_ml.protocol.transport import command, connect
 
 TOKEN = "the run's token"
@@ -34,19 +30,16 @@ TOKEN = "the run's token"
 class Node:
     """An inlet with its endpoint and a driver; the TensorFlow process is played by the test."""
 
-    def __init__(self, directory: Path, send=None, driver=None, token=TOKEN, patience=20.0):
+    def __init__(self, directory: Path):
         self.sent: list[Message] = []
-        self.driver = driver or ControlServer("127.0.0.1", make_template(1), lambda: True)
+        self.driver = ControlServer("127.0.0.1", make_template(1), lambda: True)
         self.driver.feeds.open(1)
         self._client = ControlClient(self.driver.address)
         directories = spool.SpoolDirectories(None, directory)
-        self.inlet = RowReceiver(directories, send or self.send)
-        self.claims = GrantClient(self._client, patience)
-        self.endpoint = RowServer(self.inlet, "127.0.0.1", token, self.claims)
+        self.inlet = RowReceiver(directories, self.sent.append)
+        self.claims = GrantClient(self._client, 20.0)
+        self.endpoint = RowServer(self.inlet, "127.0.0.1", TOKEN, self.claims)
         self.directory = directory
-
-    def send(self, message):
-        self.sent.append(message)
 
     def close(self):
         self.inlet.close()

@@ -82,16 +82,14 @@ def make_store(tmp_path):
     return make_store
 
 
-def pass_of(store, batch=4, seed=None, epoch=0, places=None, pad_value=0):
+def pass_of(store, batch=4, seed=None, pad_value=0):
     """One pass as a dataset of (features, label)."""
     import tensorflow as tf
 
-    batches = GlobalBatches(store.indices if places is None else places, ROWS, batch)
+    batches = GlobalBatches(store.indices, ROWS, batch)
     width = store.shapes[0][0]
     spec = (tf.TensorSpec([None, width], tf.int64), tf.TensorSpec([None], tf.int64))
-    return make_global_dataset(
-        store, batches, seed, lambda: epoch, lambda rows, at, step: rows.gather(at, pad_value), spec
-    )
+    return make_global_dataset(store, batches, seed, lambda: 0, lambda rows, at, step: rows.gather(at, pad_value), spec)
 
 
 def labels_of(dataset):

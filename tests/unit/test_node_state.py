@@ -66,10 +66,10 @@ class Nodes:
             for other in range(len(self.states)):
                 self.handle(other, e.Exchanged(answers))
 
-    def tick(self, seconds=0.0, times=4):
+    def tick(self, seconds=0.0):
         """Let time pass; several exchanges may follow one another."""
         self.now += seconds
-        for _ in range(times):
+        for _ in range(4):
             for rank in range(len(self.states)):
                 self.handle(rank, e.Tick(rank + 1, 0.0))
 

@@ -98,9 +98,8 @@ def test_sequence_examples_come_back_as_they_were(rows):
             assert [v.decode() for v in feature.bytes_list.value] == (item or [])
 
 
-def _read(messages, schema, record_type=EXAMPLE):
-    records = pa.array(messages, pa.large_binary())
-    found = decode_records(records, columns_of(schema, record_type), record_type)
+def _read(messages, schema):
+    found = decode_records(pa.array(messages, pa.large_binary()), columns_of(schema, EXAMPLE), EXAMPLE)
     return pa.Table.from_arrays(found.columns, schema=schema).to_pylist(), found.problems
 
 

@@ -66,11 +66,11 @@ def test_chunks_of_any_size_give_the_same_records(tmp_path, size, pack):
     assert found == records
 
 
-def damaged_file(tmp_path, where, count=10, bad=4):
-    """A file in which one record is damaged, where its data or its length stands, or within which it ends."""
-    records = [example(n=n) for n in range(count)]
+def damaged_file(tmp_path, where):
+    """A file in which record 4 is damaged, where its data or its length stands, or within which it ends."""
+    records = [example(n=n) for n in range(10)]
     file = file_of(tmp_path / "damaged", records)
-    begin = sum(len(r) + 16 for r in records[:bad])
+    begin = sum(len(r) + 16 for r in records[:4])
     content = bytearray((tmp_path / "damaged").read_bytes())
     if where == "cut":
         content = content[: begin + 14]

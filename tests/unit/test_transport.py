@@ -137,9 +137,9 @@ def dial(port: int, context: ssl.SSLContext | None) -> socket.socket:
 # Malformed messages
 
 
-def some_bytes(rng: random.Random, most: int = 300) -> bytes:
+def some_bytes(rng: random.Random) -> bytes:
     start = rng.choice([b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"{"])
-    return start + rng.randbytes(rng.randrange(most))
+    return start + rng.randbytes(rng.randrange(300))
 
 
 def send_raw(connection: socket.socket, content: bytes) -> bytes:
