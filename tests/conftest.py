@@ -9,6 +9,7 @@ import select
 import shutil
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -357,6 +358,25 @@ def without_spark(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
     for module in (run, tfcluster):
         monkeypatch.setattr(module, "CLEANUP_SECONDS", 3.0)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a filesystem in memory of some size and number of inodes."""
+    mounted: list[Path] = []
+
+    def mount(options: str) -> Path:
+        point = tmp_path / f"mount-{len(mounted)}"
+        point.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", point], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"nothing can be mounted here: {done.stderr}")
+        mounted.append(point)
+        return point
+
+    yield mount
+    for point in mounted:
+        subprocess.run(["umount", point], check=True)
 
 
 @pytest.hookimpl(wrapper=True)

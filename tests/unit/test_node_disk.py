@@ -1,7 +1,6 @@
 """A node that finds no room when it claims what it needs."""
 
 import os
-import subprocess
 
 import numpy as np
 import pyarrow as pa
@@ -27,18 +26,15 @@ class OnlyTask(SparkTask):
 
 
 @pytest.fixture
-def local_disk(tmp_path, monkeypatch):
-    """Mounts a filesystem in memory as the local directory of Spark."""
-    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+def local_disk(small, monkeypatch):
+    """Mounts a small filesystem as the local directory of Spark."""
 
     def mount(options):
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(tmp_path)], capture_output=True)
-        if done.returncode:
-            pytest.skip(f"nothing can be mounted here: {done.stderr}")
-        return tmp_path
+        disk = small(options)
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(disk))
+        return disk
 
-    yield mount
-    subprocess.run(["umount", str(tmp_path)], check=False)
+    return mount
 
 
 def refusal(match, batches=(), **changes):

@@ -158,26 +158,6 @@ def test_sweep_leaves_alone_what_another_user_has_made(tmp_path, name):
 
 
 class TestFullFilesystems:
-    @pytest.fixture
-    def small(self, tmp_path):
-        """Mounts a filesystem in memory of some size and number of inodes."""
-        mounted = []
-
-        def mount(options):
-            point = tmp_path / f"mount-{len(mounted)}"
-            point.mkdir()
-            done = subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", options, "none", point], capture_output=True, text=True
-            )
-            if done.returncode:
-                pytest.skip(f"nothing can be mounted here: {done.stderr}")
-            mounted.append(point)
-            return point
-
-        yield mount
-        for point in mounted:
-            subprocess.run(["umount", point], check=True)
-
     @staticmethod
     def use_up_inodes(directory):
         for number in range(100):
