@@ -1,7 +1,8 @@
 """The training of a large model: memory of processes, bytes on the wire and seconds, beside plain Keras.
 
-Plain Keras and each number of workers run in processes of their own, one after the other, two epochs of 32 rows in
-batches of 8; workers by ``KerasEstimator`` on ``local[n]``, with a ``modelDir``. Peaks are those of ``VmHWM``.
+Plain Keras and each number of workers train two epochs of 32 rows in batches of 8, one after the other; workers by
+``KerasEstimator`` on ``local[n]``, with a ``modelDir``. Beside n workers, n processes of plain Keras train the whole at
+once, since n workers share the cores of this machine, too. Peaks are those of ``VmHWM``.
 """
 
 from __future__ import annotations
@@ -32,16 +33,21 @@ def run(names: list[str], workers: list[int], blocks: int, table_rows: int) -> N
     """Measure models, and print a line for each number of workers."""
     for name in names:
         size = table_rows if name == "embedding" else blocks
-        plain = _alone("large_models.plain_keras", name, size)
         for count in workers:
-            print(_line(name, plain, _alone("training_size.spark_fit", name, size, count)), flush=True)
+            plain = _results(count, "large_models.plain_keras", name, size)
+            (fit,) = _results(1, "training_size.spark_fit", name, size, count)
+            print(_line(name, max(plain, key=_first_step), fit), flush=True)
 
 
-def _alone(function: str, *arguments: Any) -> Any:
-    """Call a function in a process of its own."""
+def _results(processes: int, function: str, *arguments: Any) -> list[Any]:
+    """What a function returns in so many processes at once."""
     program = f"import json, {function.partition('.')[0]}; print(json.dumps({function}{arguments}))"
-    done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", program]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    printed = [process.communicate()[0] for process in started]
+    if any(process.returncode for process in started):
+        raise subprocess.CalledProcessError(1, command)
+    return [json.loads(text.splitlines()[-1]) for text in printed]
 
 
 def spark_fit(name: str, size: int, workers: int) -> dict[str, Any]:
