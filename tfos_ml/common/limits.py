@@ -62,7 +62,7 @@ SUPERVISOR_EXIT_SECONDS = 30.0  # between the end of a supervisor and that of it
 
 # The end of a run
 CAUSE_SECONDS = 5.0  # for Spark to report why it could not read a node's rows
-TASKS_END_SECONDS = 10.0  # for the tasks of a failed run to end by themselves
+TASKS_END_SECONDS = 8.0  # for the tasks of a failed run to end by themselves; then its error is raised
 FEED_END_SECONDS = 2.0  # for feed tasks of a failed run to end; one whose node stands still learns nothing
 CLEANUP_SECONDS = 6.0  # for nodes to confirm that they have cleaned up; none does whose reaper was killed with it
 CANCEL_SECONDS = 0.5  # between two requests to cancel a job
