@@ -109,7 +109,7 @@ class Table:
 
     def jobs(self) -> int:
         """How many Spark jobs there have been, but for those that prepare executors and read no rows."""
-        from tfos_ml.driver.probe import PROBE_TAG
+        from tfos_ml.driver.executor_check import PROBE_TAG
 
         jobs = self.spark.sparkContext._jsc.sc().statusStore().jobsList(None)
         tags = [jobs.apply(i).jobTags().mkString() for i in range(jobs.size())]

@@ -235,7 +235,7 @@ def active_jobs() -> list[int]:
 
 def jobs_of(spark) -> set[int]:  # type: ignore[no-untyped-def]
     """Jobs that a session has run, but for those that prepare executors, and read no rows."""
-    from tfos_ml.driver.probe import PROBE_TAG
+    from tfos_ml.driver.executor_check import PROBE_TAG
 
     listed = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     jobs = [listed.apply(i) for i in range(listed.size())]
@@ -349,13 +349,13 @@ def without_spark(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark import SparkContext
     from spark_of_processes import Context
 
-    from tfos_ml.driver import nodes, probe, run
+    from tfos_ml.driver import executor_check, nodes, run
     from tfos_ml.tfcluster import tfcluster
 
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setattr(nodes, "LEASE_GRACE_SECONDS", 2.0)
     monkeypatch.setattr(run, "CAUSE_SECONDS", 2.0)
-    monkeypatch.setattr(probe, "_checked", [Context.applicationId])  # its tasks run this very Python
+    monkeypatch.setattr(executor_check, "_checked", [Context.applicationId])  # its tasks run this very Python
     for module in (run, tfcluster):
         monkeypatch.setattr(module, "CLEANUP_SECONDS", 3.0)
 

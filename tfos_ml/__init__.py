@@ -72,7 +72,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tfos_ml' has no attribute {name!r}")
-    from tfos_ml.common.extras import needed_by
+    from tfos_ml.common.optional_packages import needed_by
 
     with needed_by(f"tfos_ml.{name}"):
         return getattr(importlib.import_module(_HOMES[name]), name)

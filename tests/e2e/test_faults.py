@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
-from tfos_ml.common.limits import TASKS_END_SECONDS
+from tfos_ml.common.timeouts import TASKS_END_SECONDS
 
 
 def features(spark, rows=100):

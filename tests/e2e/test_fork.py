@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from train_functions import write
 
 from tfos_ml import KerasEstimator, TFEstimator
-from tfos_ml.driver import probe
+from tfos_ml.driver import executor_check
 from tfos_ml.driver.preflight import registered_slots
 
 pytestmark = pytest.mark.filterwarnings("ignore:The train function exported no model")
@@ -55,19 +55,19 @@ def test_looks_nodes_and_scoring_share_one_server_on_the_drivers_host(spark, tmp
 def test_executors_import_while_the_driver_looks(sessions, monkeypatch):
     spark = sessions.get(CLUSTER)
     df = spark.range(40).select((F.col("id") / 40).cast("float").alias("features"), F.lit(0.0).alias("label"))
-    monkeypatch.setattr(probe, "_checked", [])  # as before the first fit of an application
+    monkeypatch.setattr(executor_check, "_checked", [])  # as before the first fit of an application
     while found := processes_of(servers()):  # of tests before; and forks of theirs, which look like servers then
         for process in found:
             process.kill()
             assert ends(process.pid)
     assert wait_until(lambda: registered_slots(spark) >= 4, 60)
     preparation = {"environment": {"KERAS_BACKEND": "tensorflow"}, "cpus": None, "idle_seconds": 300.0}
-    with probe.prepared_executors(spark, 4, {**preparation, "fork_owner": None}):  # one for each slot
+    with executor_check.prepared_executors(spark, 4, {**preparation, "fork_owner": None}):  # one for each slot
         pass
     known = processes_of(servers())
     assert len({owner_of(server) for server in known}) == len(known) == 2  # one for each executor
     assert {psutil.Process(owner_of(server)).name() for server in known} == {"java"}
-    assert spark.sparkContext.applicationId in probe._checked
+    assert spark.sparkContext.applicationId in executor_check._checked
     model = KerasEstimator(model=regression, clusterSize=2, batchSize=10, verbose=0).fit(df)
     assert model.transform(df).count() == 40
     assert {*known} <= {*processes_of(servers())}  # the driver has one of its own

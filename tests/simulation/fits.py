@@ -17,7 +17,7 @@ from simulated_spark import Barrier, Spark, Stage
 from tfos_ml import errors
 from tfos_ml.agent.spark_task import ApartTask, ConnectedTask, PlainTask, SparkTask, TaskInfo, all_reach_driver
 from tfos_ml.agent.supervisor import Supervisor, supervise
-from tfos_ml.common.limits import LEASE_SECONDS
+from tfos_ml.common.timeouts import LEASE_SECONDS
 from tfos_ml.driver.fit_job import launch
 from tfos_ml.protocol.cluster_template import ClusterTemplate, make_template
 from tfos_ml.protocol.messages import Report

@@ -16,7 +16,7 @@ from tfos_ml.agent import reaper
 from tfos_ml.agent.node_resources import HEARTBEATS, NodeResources
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.failure import Failure
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 STEPS = 4
 CLEANUP_TIMEOUT = 10.0

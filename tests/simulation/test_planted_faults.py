@@ -16,10 +16,10 @@ from tfos_ml import errors
 from tfos_ml.agent.node_state import NodeState
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.supervisor import Supervisor
-from tfos_ml.driver.all_gather import AllGather
 from tfos_ml.driver.attempt import Attempt
 from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.liveness import Liveness
+from tfos_ml.driver.node_exchanges import AllGather
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.partitions import Partitions
 from tfos_ml.driver.restarts import Decision, RestartPolicy

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tfos_ml.data.arrow import value_bytes
-from tfos_ml.data.order import SHUFFLE_WINDOW_BLOCKS, shuffle_block, shuffled
+from tfos_ml.data.row_order import SHUFFLE_WINDOW_BLOCKS, shuffle_block, shuffled
 
 SEED = 11
 SHAPES = [(1, 1), (7, 3), (1000, 1), (64 * 3, 3), (64 * 3 + 1, 3), (5000, 7), (99, 1000)]

@@ -8,7 +8,7 @@ from tfos_ml import errors
 from tfos_ml.data import memory_budget, spool
 from tfos_ml.data.arrow import fixed_shape, list_extents
 from tfos_ml.data.memory_budget import MemoryBudget
-from tfos_ml.data.order import PARTITION_SHIFT, batch_sizes
+from tfos_ml.data.row_order import PARTITION_SHIFT, batch_sizes
 from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.worker import row_store as row_store_module

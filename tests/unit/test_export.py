@@ -24,8 +24,8 @@ from tfos_ml.inference.saved_model import (
     parse_signature,
     read_signature,
 )
-from tfos_ml.worker.compiled_losses import write_prediction_spec
 from tfos_ml.worker.export import can_be_served, export_saved_model, is_distributed, prepare
+from tfos_ml.worker.prediction_spec import write_prediction_spec
 
 KEY = "serving_default"
 FLAT = ColumnSpec("features", "pixels", "feature", "float32", 1)

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tfos_ml import errors
 from tfos_ml.common.local_files import LocalFile
 from tfos_ml.common.version import __version__
-from tfos_ml.data import blocks, order, packed_lists
+from tfos_ml.data import blocks, packed_lists, row_order
 from tfos_ml.driver import snapshot
 from tfos_ml.inference import archive
 from tfos_ml.keras.checkpoint import files as checkpoint
@@ -149,9 +149,9 @@ def blocks_of_rows(content):
     blocks.check(blocks.message(pa.py_buffer(content), 2))
 
 
-@format_of(order.pack_counts(np.array([3, 0, 5])).encode(), raises=ValueError)
+@format_of(row_order.pack_counts(np.array([3, 0, 5])).encode(), raises=ValueError)
 def row_counts(content):
-    order.unpack_counts(content.decode("utf-8", "replace"))
+    row_order.unpack_counts(content.decode("utf-8", "replace"))
 
 
 @format_of(b"ab", b"12345678", b"", raises=ValueError)
@@ -213,7 +213,7 @@ def metadata_of_stages(content):
 
 
 COLUMN = {"column": "x", "dtype": "float32", "ndim": 1, "kind": "feature"}
-ROWS = {"columns": [COLUMN], "buckets": 2, "counts": order.pack_counts(np.array([3])), "files": {"part-0-a": 5}}
+ROWS = {"columns": [COLUMN], "buckets": 2, "counts": row_order.pack_counts(np.array([3])), "files": {"part-0-a": 5}}
 MANIFEST = {"directory": "d", "snapshot": ROWS, "time": 1.0, "application": "a", "inputs": {}}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfos_ml.common.limits import PAUSE_SECONDS
+from tfos_ml.common.timeouts import PAUSE_SECONDS
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.protocol.control_messages import Broken
 

@@ -10,7 +10,7 @@ from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.codec import MessageError, decode, encode
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.node_task import NodeSettings, Telemetry
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 COUNTS = m.RowCounts("AAAA", rows={"train": 3, "validation": 1}, skipped=2, extents=[[[1, 2]], []])
 SETTINGS = NodeSettings(

@@ -13,7 +13,7 @@ from tfos_ml import errors
 from tfos_ml.agent import node_events as e
 from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_state import UNFINISHED, NodeState, Phase, ProcessState
-from tfos_ml.common.limits import CULPRIT_SECONDS, FAILED_SECONDS
+from tfos_ml.common.timeouts import CULPRIT_SECONDS, FAILED_SECONDS
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.cluster_template import make_template

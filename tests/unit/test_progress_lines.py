@@ -10,7 +10,7 @@ import pytest
 from tfos_ml.driver.progress import Progress
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.messages import Report
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 PROGRESS = {0: NodeProgress(rows=100, complete=True, trained=Position(0, 3, 7))}
 

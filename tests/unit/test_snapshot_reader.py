@@ -10,8 +10,8 @@ import pytest
 from tfos_ml import errors
 from tfos_ml.agent import snapshot_reader
 from tfos_ml.agent.snapshot_reader import SnapshotReader
-from tfos_ml.data.order import PARTITION_SHIFT, pack_counts
 from tfos_ml.data.packed_lists import pack
+from tfos_ml.data.row_order import PARTITION_SHIFT, pack_counts
 from tfos_ml.data.schema import ColumnSpec, FeedSchema
 from tfos_ml.data.snapshot_layout import Snapshot, SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw

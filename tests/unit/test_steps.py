@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tfos_ml.data.order import (
+from tfos_ml.data.row_order import (
     PARTITION_SHIFT,
     agree_steps,
     batch_sizes,

@@ -23,8 +23,8 @@ import pyarrow.flight as flight
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import checked_complete
-from tfos_ml.common.limits import FEED_TIMEOUT, LEASE_SECONDS, WHY_SECONDS
 from tfos_ml.common.session_settings import NODE_PORTS
+from tfos_ml.common.timeouts import FEED_TIMEOUT, LEASE_SECONDS, WHY_SECONDS
 from tfos_ml.data import blocks, rdd_to_arrow
 from tfos_ml.data.arrow import to_storage
 from tfos_ml.data.arrow_to_rdd import field_of, to_elements

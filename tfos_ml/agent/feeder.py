@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.agent.task_input import polled
-from tfos_ml.common.limits import POLL_SECONDS
+from tfos_ml.common.timeouts import POLL_SECONDS
 from tfos_ml.data import spool
 from tfos_ml.data.arrow import (
     Extents,
@@ -29,8 +29,8 @@ from tfos_ml.data.arrow import (
     to_storage,
     value_bytes,
 )
-from tfos_ml.data.order import pack_counts, partition_counts, total_counts
 from tfos_ml.data.row_checks import RowChecks
+from tfos_ml.data.row_order import pack_counts, partition_counts, total_counts
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.errors import FeedTimeoutError
 from tfos_ml.protocol.control_messages import ProgressAnswer

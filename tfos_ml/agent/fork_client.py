@@ -22,8 +22,8 @@ from typing import IO, TypeAlias, Union
 from tfos_ml.agent.executor import read_at_start, read_at_start_only, socket_path, sweep
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.interpreter import module_command
-from tfos_ml.common.limits import FORK_ANSWER_SECONDS, FORK_EXIT_SECONDS, LOCK_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks
+from tfos_ml.common.timeouts import FORK_ANSWER_SECONDS, FORK_EXIT_SECONDS, LOCK_SECONDS
 from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS, has_gpu_device
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.frames import receive_frame, send_frame

@@ -17,8 +17,8 @@ from tfos_ml.agent.output import LimitedLines
 from tfos_ml.agent.reaper import Reaper
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.tensorboard import TensorBoard
-from tfos_ml.common.limits import END_SECONDS
 from tfos_ml.common.session_settings import ANY_PORT, NODE_PORTS
+from tfos_ml.common.timeouts import END_SECONDS
 from tfos_ml.data import spool
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.errors import ClusterConfigError

@@ -19,8 +19,8 @@ from tfos_ml.agent.node_identity import NodeIdentity
 from tfos_ml.agent.output import NodeOutput
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.common.filesystems import SLOWEST, within_deadline
-from tfos_ml.common.limits import CALL_RETRY_SECONDS, LEASE_SECONDS
 from tfos_ml.common.redact import redact, secrets_of_uri
+from tfos_ml.common.timeouts import CALL_RETRY_SECONDS, LEASE_SECONDS
 from tfos_ml.data.spool import room_in
 from tfos_ml.errors import DestinationError
 from tfos_ml.inference import archive, publishing
@@ -30,7 +30,7 @@ from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_client import NO_ANSWER
 from tfos_ml.protocol.control_messages import SendResults
 from tfos_ml.protocol.messages import Exported, LogLine, Message, Report, Results, Summary, Trained
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 from tfos_ml.protocol.transport import command, connect
 
 EXAMPLE_BYTES = results.PAYLOAD_BYTES

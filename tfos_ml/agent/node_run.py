@@ -24,8 +24,8 @@ from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
 from tfos_ml.agent.spark_task import SparkTask
 from tfos_ml.agent.telemetry import NodeTelemetry
-from tfos_ml.common.limits import POLL_SECONDS
 from tfos_ml.common.timeline import Timeline
+from tfos_ml.common.timeouts import POLL_SECONDS
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.cluster_template import cluster_spec, tf_config
 from tfos_ml.protocol.codec import encode_text

@@ -31,7 +31,7 @@ from tfos_ml import errors
 from tfos_ml.agent import node_events as events
 from tfos_ml.agent.child_process import describe_exit
 from tfos_ml.agent.node_identity import NodeIdentity
-from tfos_ml.common.limits import CULPRIT_SECONDS, FAILED_SECONDS
+from tfos_ml.common.timeouts import CULPRIT_SECONDS, FAILED_SECONDS
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.codec import decode_text
 from tfos_ml.protocol.control_messages import Broken, ProgressAnswer

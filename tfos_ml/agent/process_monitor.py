@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tfos_ml.agent.child_process import ChildProcess
 from tfos_ml.agent.node_events import ProcessExited
-from tfos_ml.common.limits import DRAIN_SECONDS, EXIT_SECONDS
+from tfos_ml.common.timeouts import DRAIN_SECONDS, EXIT_SECONDS
 from tfos_ml.protocol.channel import QueuedChannel
 from tfos_ml.protocol.messages import Message
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from tfos_ml.agent.node_events import DriverSeen
-from tfos_ml.common.limits import CALL_RETRY_SECONDS, CALL_TIMEOUT, PING_SECONDS
+from tfos_ml.common.timeouts import CALL_RETRY_SECONDS, CALL_TIMEOUT, PING_SECONDS
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ProgressAnswer, ReportGone, ReportProgress

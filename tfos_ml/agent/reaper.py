@@ -26,8 +26,8 @@ import psutil
 
 from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import ForkServerRef, start_process
-from tfos_ml.common.limits import REAP_SECONDS
 from tfos_ml.common.pids import ProcessHandle, has_no_environment
+from tfos_ml.common.timeouts import REAP_SECONDS
 from tfos_ml.worker.fork_server import MARKER, NO_MARKER
 
 MODULE = "tfos_ml.agent.reaper"

@@ -26,7 +26,7 @@ from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import WINDOW_BYTES, RowSource, Send
-from tfos_ml.common.limits import POLL_SECONDS, SPACE_POLL_SECONDS
+from tfos_ml.common.timeouts import POLL_SECONDS, SPACE_POLL_SECONDS
 from tfos_ml.data import blocks, spool
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.control_messages import ProgressAnswer

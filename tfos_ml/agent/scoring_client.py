@@ -20,8 +20,8 @@ from tfos_ml.agent.child_process import base_environment
 from tfos_ml.agent.executor import executor_cores, read_at_start, socket_path, sweep
 from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.common import unix_sockets
-from tfos_ml.common.limits import SCORER_ANSWER_SECONDS, SCORER_START_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks
+from tfos_ml.common.timeouts import SCORER_ANSWER_SECONDS, SCORER_START_SECONDS
 from tfos_ml.inference import archive, udf
 from tfos_ml.inference.shared_batches import BatchSent, Message, Ready, ScoringFailed, SharedBatches
 from tfos_ml.inference.tensorflow_import import PRELOADS

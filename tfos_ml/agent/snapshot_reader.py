@@ -16,8 +16,8 @@ from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common import filesystems
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.data.arrow import to_storage
-from tfos_ml.data.order import PARTITION_SHIFT
 from tfos_ml.data.packed_lists import unpack
+from tfos_ml.data.row_order import PARTITION_SHIFT
 from tfos_ml.data.schema import ROW_COLUMN, FeedSchema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.errors import FileReadError

@@ -24,7 +24,8 @@ from msgspec import structs
 
 from tfos_ml import errors
 from tfos_ml.agent.progress_link import period_for
-from tfos_ml.common.limits import (
+from tfos_ml.common.session_settings import PORT
+from tfos_ml.common.timeouts import (
     CALL_TIMEOUT,
     CONNECT_SECONDS,
     FIRST_ANSWER_SECONDS,
@@ -32,7 +33,6 @@ from tfos_ml.common.limits import (
     LEASE_SECONDS,
     REPORT_SECONDS,
 )
-from tfos_ml.common.session_settings import PORT
 from tfos_ml.protocol.addresses import ControlAddress, address_towards, unbracketed
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import Arrive, Enter, GatherRound, ReportFailure

@@ -30,7 +30,7 @@ from tfos_ml.agent.row_receiver import RowReceiver
 from tfos_ml.agent.row_server import GrantClient, RowServer
 from tfos_ml.agent.spark_task import PlainTask, TaskInfo, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
-from tfos_ml.common.limits import LEASE_SECONDS, SUPERVISOR_EXIT_SECONDS
+from tfos_ml.common.timeouts import LEASE_SECONDS, SUPERVISOR_EXIT_SECONDS
 from tfos_ml.data.spool import SpoolDirectories
 from tfos_ml.protocol.addresses import node_endpoint
 from tfos_ml.protocol.artifacts import Artifact

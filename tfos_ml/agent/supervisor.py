@@ -37,8 +37,8 @@ from tfos_ml.agent.spark_task import (
     task_info_of,
 )
 from tfos_ml.agent.task_input import INPUT_LOST, checked_complete
-from tfos_ml.common.limits import LEASE_SECONDS
 from tfos_ml.common.timeline import Timeline
+from tfos_ml.common.timeouts import LEASE_SECONDS
 from tfos_ml.data import spool
 from tfos_ml.protocol.failure import Failure, NodeFailure
 from tfos_ml.protocol.node_task import NodeTask

@@ -18,7 +18,7 @@ from itertools import chain
 from types import FrameType
 from typing import Any, TypeVar
 
-from tfos_ml.common.limits import POLL_SECONDS
+from tfos_ml.common.timeouts import POLL_SECONDS
 from tfos_ml.errors import InputLostError
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from pyarrow import fs
 
 from tfos_ml.common.hadoop import HADOOP_S3 as _HADOOP_S3
 from tfos_ml.common.hadoop import s3_advice
-from tfos_ml.common.limits import STORE_ANSWER_SECONDS, STORE_SECONDS, STORE_SILENT_SECONDS
 from tfos_ml.common.redact import redact, secrets_of_uri
+from tfos_ml.common.timeouts import STORE_ANSWER_SECONDS, STORE_SECONDS, STORE_SILENT_SECONDS
 
 ATTEMPTS = 3  # for S3; pyarrow's own retries take minutes
 SLOWEST = 1e6  # bytes per second that every filesystem reads or writes; one that is slower counts as hung

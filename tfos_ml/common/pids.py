@@ -17,7 +17,7 @@ import time
 import zlib
 from pathlib import Path
 
-from tfos_ml.common.limits import POLL_SECONDS
+from tfos_ml.common.timeouts import POLL_SECONDS
 
 
 def start_ticks(pid: int) -> int | None:

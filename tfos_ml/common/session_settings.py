@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.common.limits import GROW_SECONDS, IDLE_SECONDS, LEASE_SECONDS
+from tfos_ml.common.timeouts import GROW_SECONDS, IDLE_SECONDS, LEASE_SECONDS
 from tfos_ml.errors import ClusterConfigError
 
 if TYPE_CHECKING:

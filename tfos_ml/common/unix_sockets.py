@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tfos_ml.common.limits import LOCK_SECONDS
+from tfos_ml.common.timeouts import LOCK_SECONDS
 
 _PEER = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED, unix(7)
 _BACKLOG = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfos_ml.common.limits import STOP_STREAM_SECONDS
+from tfos_ml.common.timeouts import STOP_STREAM_SECONDS
 from tfos_ml.errors import ParamError
 from tfos_ml.protocol.addresses import SERVER_VARIABLE as TFOS_SERVER_PORT
 from tfos_ml.protocol.addresses import ControlAddress

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tfos_ml.data.order import Int64s, unpack_counts
+from tfos_ml.data.row_order import Int64s, unpack_counts
 from tfos_ml.data.schema import IMAGE, ColumnSpec
 from tfos_ml.data.validation_draw import ValidationDraw
 

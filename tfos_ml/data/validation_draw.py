@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfos_ml.data.order import Int64s, UInt64s
+from tfos_ml.data.row_order import Int64s, UInt64s
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import tfos_ml
-from tfos_ml.common.extras import version_of
-from tfos_ml.common.limits import DOCTOR_SECONDS, SESSION_STOP_SECONDS
+from tfos_ml.common.optional_packages import version_of
+from tfos_ml.common.timeouts import DOCTOR_SECONDS, SESSION_STOP_SECONDS
 from tfos_ml.doctor import host
 from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding
 from tfos_ml.doctor.platforms import check_platform

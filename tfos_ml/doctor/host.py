@@ -20,8 +20,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tfos_ml.common.cgroup import memory_headroom
-from tfos_ml.common.extras import EXTRAS, version_of
-from tfos_ml.common.limits import JAVA_SECONDS
+from tfos_ml.common.optional_packages import EXTRAS, version_of
+from tfos_ml.common.timeouts import JAVA_SECONDS
 from tfos_ml.data.spool import DISK_RESERVE, MEMORY_RESERVE, SHARED_MEMORY, disk_root
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "failed", "skipped"

@@ -21,9 +21,9 @@ from tfos_ml.common.session_settings import PORT
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
 from tfos_ml.doctor.host import FAILED, OK, SKIPPED, WARNING, Finding, check_capacity, check_versions, node_versions
+from tfos_ml.driver.executor_check import check_executors
 from tfos_ml.driver.job_errors import typed_error
 from tfos_ml.driver.preflight import allocates_dynamically, check_slots, registered_slots
-from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError, MissingPackageError, NotEnoughSlotsError, TfosMlError
 from tfos_ml.protocol.addresses import client_endpoint, driver_endpoint, unbracketed

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
 from tfos_ml.agent.supervisor import run_node
-from tfos_ml.common.limits import LEASE_SECONDS, POLL_SECONDS
 from tfos_ml.common.local_files import LocalFile
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import map_in_arrow
+from tfos_ml.common.timeouts import LEASE_SECONDS, POLL_SECONDS
 from tfos_ml.driver.cluster_size import ClusterSize
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.decommissioning import Decommissioning
@@ -30,7 +30,7 @@ from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,11 +6,11 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.common.limits import SETTLE_SECONDS, SLOTS_POLL_SECONDS, WORTH_SECONDS
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.timeouts import SETTLE_SECONDS, SLOTS_POLL_SECONDS, WORTH_SECONDS
 from tfos_ml.driver.preflight import allocates_dynamically, check_slots, registered_slots
 from tfos_ml.errors import NotEnoughSlotsError, ReservationTimeoutError, TfosMlError
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from tfos_ml.driver.all_gather import AllGather
+from tfos_ml.driver.node_exchanges import AllGather
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.partitions import Feeds
 from tfos_ml.protocol.addresses import ControlAddress, Endpoint

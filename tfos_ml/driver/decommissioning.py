@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tfos_ml.common.limits import LOOK_SECONDS
 from tfos_ml.common.sessions import is_connect, is_local
+from tfos_ml.common.timeouts import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.driver.attempt import Attempt, AttemptFacts, LargerClusterError, RunResult
 from tfos_ml.driver.cluster_size import ClusterSize
+from tfos_ml.driver.executor_check import check_executors
 from tfos_ml.driver.fit_reports import FitReports, Receiver
 from tfos_ml.driver.preflight import check_settings
-from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import Progress
 from tfos_ml.driver.restarts import RestartPolicy
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.node_task import NodeTask
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

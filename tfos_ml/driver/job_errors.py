@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tfos_ml import errors
 from tfos_ml.agent.task_input import INPUT_LOST
-from tfos_ml.common.limits import DAEMON_SECONDS
 from tfos_ml.common.packed_environment import found_in
 from tfos_ml.common.redact import redact
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.timeouts import DAEMON_SECONDS
 from tfos_ml.driver.nodes import UNKNOWN_HOST
 from tfos_ml.protocol.failure import Failure, find_failure
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 
-from tfos_ml.common.limits import COLLATERAL_SECONDS, PAUSE_SECONDS
+from tfos_ml.common.timeouts import COLLATERAL_SECONDS, PAUSE_SECONDS
 from tfos_ml.protocol.control_messages import Broken
 
 

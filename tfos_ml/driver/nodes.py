@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tfos_ml.agent.progress_link import KEPT_REPORTS
-from tfos_ml.common.limits import LEASE_GRACE_SECONDS, OUTCOME_SECONDS, RECONNECT_SECONDS, UNHEARD_SECONDS
 from tfos_ml.common.session_settings import LEASE
+from tfos_ml.common.timeouts import LEASE_GRACE_SECONDS, OUTCOME_SECONDS, RECONNECT_SECONDS, UNHEARD_SECONDS
 from tfos_ml.data.spool import NoRoomError, room_in
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.errors import NodeLostError, SpoolFullError

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from tfos_ml.common.limits import OUTCOME_SECONDS
+from tfos_ml.common.timeouts import OUTCOME_SECONDS
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.errors import InputLostError
 from tfos_ml.protocol import control_messages as messages

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.common.limits import NOTICE_SECONDS, SHOWN_SECONDS
 from tfos_ml.common.sessions import is_connect
+from tfos_ml.common.timeouts import NOTICE_SECONDS, SHOWN_SECONDS
 from tfos_ml.driver.learning_curves import svg
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.messages import Report
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

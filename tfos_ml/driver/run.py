@@ -19,7 +19,7 @@ from tfos_ml import errors
 from tfos_ml.agent.node_identity import NodeInfo
 from tfos_ml.agent.spark_task import TaskInfo
 from tfos_ml.agent.standalone_supervisor import StandaloneNode, SupervisorProcess, start_supervisor
-from tfos_ml.common.limits import CAUSE_SECONDS, CLEANUP_SECONDS, POLL_SECONDS, TASKS_END_SECONDS
+from tfos_ml.common.timeouts import CAUSE_SECONDS, CLEANUP_SECONDS, POLL_SECONDS, TASKS_END_SECONDS
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.job_errors import feed_error, node_error
 from tfos_ml.driver.progress import write_lines

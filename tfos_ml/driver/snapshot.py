@@ -21,9 +21,9 @@ from pyarrow import fs
 
 from tfos_ml.common import filesystems
 from tfos_ml.common.hadoop import pyarrow_uri
-from tfos_ml.common.limits import LEFTOVER_SECONDS
 from tfos_ml.common.redact import redact
-from tfos_ml.data.order import pack_counts
+from tfos_ml.common.timeouts import LEFTOVER_SECONDS
+from tfos_ml.data.row_order import pack_counts
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.data.snapshot_layout import Snapshot, StoredColumn
 from tfos_ml.driver.input_files import InputFiles, changes, input_files

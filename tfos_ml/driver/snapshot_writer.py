@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tfos_ml.common.spark_api import map_in_arrow, repartition_by_id
 from tfos_ml.data.arrow import to_storage
-from tfos_ml.data.order import PARTITION_SHIFT, Int64s, round_robin_number
 from tfos_ml.data.packed_lists import pack, slices
+from tfos_ml.data.row_order import PARTITION_SHIFT, Int64s, round_robin_number
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.data.snapshot_layout import StoredColumn
 from tfos_ml.driver.job_errors import run_job

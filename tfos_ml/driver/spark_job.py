@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tfos_ml.common.limits import CANCEL_SECONDS
 from tfos_ml.common.sessions import is_connect
 from tfos_ml.common.spark_api import session_thread
+from tfos_ml.common.timeouts import CANCEL_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

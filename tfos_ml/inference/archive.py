@@ -34,7 +34,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
-from tfos_ml.common.limits import UNPACK_SECONDS
+from tfos_ml.common.timeouts import UNPACK_SECONDS
 
 if TYPE_CHECKING:
     from tfos_ml.common.directories import TemporaryDirectory

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from tfos_ml.common.extras import needed_by
+from tfos_ml.common.optional_packages import needed_by
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import MissingPackageError, ModelError, TfosMlError
 from tfos_ml.inference.archive import LOADED_MODELS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from tfos_ml.common.limits import TRAINED_SECONDS
+from tfos_ml.common.timeouts import TRAINED_SECONDS
 from tfos_ml.errors import NonFiniteTrainingError, PreemptedError
 from tfos_ml.keras.checkpoint.state import TrainingState, assign_all
 from tfos_ml.keras.checkpoint.store import SaveRequest, StateStore
@@ -20,7 +20,7 @@ from tfos_ml.keras.step.epoch_end import LayerState, all_check_equal
 from tfos_ml.keras.step.metrics import MetricSums, numbers
 from tfos_ml.keras.step.variables import metric_variables
 from tfos_ml.keras.training_data import TrainingData
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

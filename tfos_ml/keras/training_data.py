@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tfos_ml.data.arrow import pad_rows
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.data.order import Int64s
+from tfos_ml.data.row_order import Int64s
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import EmptyDataError, LabelRangeError, ModelError
 from tfos_ml.keras.collectives.group import WorkerGroup

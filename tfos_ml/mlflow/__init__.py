@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use, because MLflow imports ``run_context`` while MLflow itself is imported."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tfos_ml.common.extras import needed_by
+    from tfos_ml.common.optional_packages import needed_by
 
     with needed_by(f"{__name__}.{name}"):
         return getattr(importlib.import_module(f"{__name__}.{_MODULES.get(name, 'flavor')}"), name)

@@ -17,7 +17,7 @@ from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_AUTOLOGGING, MLFLOW_DATASET_CONTEXT
 
 from tfos_ml import errors
-from tfos_ml.common.limits import SYSTEM_METRICS_SECONDS
+from tfos_ml.common.timeouts import SYSTEM_METRICS_SECONDS
 from tfos_ml.data.arrow import to_storage
 from tfos_ml.mlflow import flavor, pipelines, run_facts, versions
 from tfos_ml.mlflow.run_choice import Run, Runs

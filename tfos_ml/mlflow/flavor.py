@@ -19,7 +19,7 @@ from mlflow.models import Model
 
 from tfos_ml import errors
 from tfos_ml.common.directories import owned_prefix
-from tfos_ml.common.extras import version_of
+from tfos_ml.common.optional_packages import version_of
 from tfos_ml.mlflow import packages, pyfunc, versions
 from tfos_ml.mlflow.signature import as_example, columns_of, model_signature
 

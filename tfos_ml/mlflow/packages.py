@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import mlflow
 
 import tfos_ml
-from tfos_ml.common.extras import distribution_of
+from tfos_ml.common.optional_packages import distribution_of
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable

@@ -16,7 +16,7 @@ from mlflow.data.spark_dataset import SparkDataset
 from mlflow.data.spark_dataset_source import SparkDatasetSource
 from mlflow.tracking.context import registry
 
-from tfos_ml.common.extras import version_of
+from tfos_ml.common.optional_packages import version_of
 from tfos_ml.common.redact import is_secret, redact, secrets_of_environment, without_credentials
 from tfos_ml.errors import InvalidInputError
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import mlflow
 import requests
 
-from tfos_ml.common.limits import TRACKING_ANSWER_SECONDS
 from tfos_ml.common.redact import redact
+from tfos_ml.common.timeouts import TRACKING_ANSWER_SECONDS
 
 logger = logging.getLogger("tfos_ml.mlflow")
 

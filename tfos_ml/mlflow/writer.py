@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 
-from tfos_ml.common.limits import TRACKING_CLOSE_SECONDS, TRACKING_RETRY_SECONDS
 from tfos_ml.common.redact import redact
+from tfos_ml.common.timeouts import TRACKING_CLOSE_SECONDS, TRACKING_RETRY_SECONDS
 from tfos_ml.mlflow import tracking_server
 
 logger = logging.getLogger("tfos_ml.mlflow")

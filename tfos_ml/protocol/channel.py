@@ -11,7 +11,7 @@ import struct
 import threading
 from collections.abc import Iterator
 
-from tfos_ml.common.limits import CHANNEL_CLOSE_SECONDS, HEARTBEAT_TIMEOUT
+from tfos_ml.common.timeouts import CHANNEL_CLOSE_SECONDS, HEARTBEAT_TIMEOUT
 from tfos_ml.errors import NodeExitError, VersionMismatchError
 from tfos_ml.protocol.codec import MessageError, decode, encode
 from tfos_ml.protocol.frames import frame, receive_frame

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.flight as flight
 
-from tfos_ml.common.limits import CALL_RETRY_SECONDS, CALL_TIMEOUT, REFUSED_SECONDS
+from tfos_ml.common.timeouts import CALL_RETRY_SECONDS, CALL_TIMEOUT, REFUSED_SECONDS
 from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_messages import A, Request, answer_type

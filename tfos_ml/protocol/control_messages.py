@@ -13,7 +13,7 @@ from msgspec import field
 from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.grace_periods import GracePeriod
 from tfos_ml.protocol.messages import LogLine, Report
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 A = TypeVar("A")
 

@@ -15,7 +15,7 @@ from tfos_ml.data.spool import Chunk
 from tfos_ml.protocol.codec import Struct
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.node_task import NodeSettings
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 # From the supervisor
 

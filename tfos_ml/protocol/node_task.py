@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfos_ml.common.limits import FEED_TIMEOUT, HEARTBEAT_TIMEOUT
 from tfos_ml.common.session_settings import ANY_PORT, SHUFFLE_MEMORY
+from tfos_ml.common.timeouts import FEED_TIMEOUT, HEARTBEAT_TIMEOUT
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.protocol.addresses import ControlAddress

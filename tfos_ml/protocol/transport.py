@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tfos_ml.common.limits import SERVER_CLOSE_SECONDS
+from tfos_ml.common.timeouts import SERVER_CLOSE_SECONDS
 from tfos_ml.errors import ClusterConfigError
 from tfos_ml.protocol.addresses import Endpoint, bracketed
 from tfos_ml.protocol.codec import MessageError, decode, encode

@@ -26,8 +26,8 @@ from tfos_ml.data import schema
 from tfos_ml.data.snapshot_layout import SnapshotRows
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.attempt import RunResult
+from tfos_ml.driver.executor_check import check_executors
 from tfos_ml.driver.fit_job import launch
-from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.progress import write_lines
 from tfos_ml.driver.resources import make_profile
 from tfos_ml.driver.session_facts import SessionFacts, node_settings

@@ -14,8 +14,8 @@ from tfos_ml.agent.feeder import VALIDATION_COLUMN
 from tfos_ml.common.spark_api import arrow_table, repartition_by_id
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import to_storage
-from tfos_ml.data.order import rank_of_row
 from tfos_ml.data.row_checks import RowChecks
+from tfos_ml.data.row_order import rank_of_row
 from tfos_ml.data.snapshot_layout import SnapshotRows, StoredColumn
 from tfos_ml.data.validation_draw import ValidationDraw
 from tfos_ml.driver.job_errors import adapt_rows_error, run_job

@@ -19,7 +19,7 @@ from tfos_ml.common.session_settings import IDLE
 from tfos_ml.common.user_warnings import warn
 from tfos_ml.data import schema
 from tfos_ml.data.validation_draw import ValidationDraw
-from tfos_ml.driver.probe import prepared_executors
+from tfos_ml.driver.executor_check import prepared_executors
 from tfos_ml.driver.session_facts import SessionFacts, fork_owner
 from tfos_ml.inference.saved_model import NO_CALL, not_exported
 from tfos_ml.keras.entry_points import evaluate, train

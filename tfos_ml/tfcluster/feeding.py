@@ -18,9 +18,9 @@ from tfos_ml.agent.feed_task import (
     infer_batches,
     infer_elements,
 )
-from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_END_SECONDS, LEASE_SECONDS, POLL_SECONDS
 from tfos_ml.common.session_settings import LEASE
 from tfos_ml.common.spark_api import map_in_arrow, struct_of
+from tfos_ml.common.timeouts import CLEANUP_SECONDS, FEED_END_SECONDS, LEASE_SECONDS, POLL_SECONDS
 from tfos_ml.data import schema
 from tfos_ml.driver.partitions import check_rows
 from tfos_ml.driver.run import Run

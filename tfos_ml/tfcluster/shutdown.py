@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfos_ml import errors
-from tfos_ml.common.limits import CLEANUP_SECONDS, POLL_SECONDS, STREAM_SECONDS
+from tfos_ml.common.timeouts import CLEANUP_SECONDS, POLL_SECONDS, STREAM_SECONDS
 from tfos_ml.driver.progress import WaitNotice
 from tfos_ml.driver.run import Run
 from tfos_ml.protocol.control_messages import Ending

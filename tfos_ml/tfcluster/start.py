@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.agent.node_identity import NodeInfo, read_infos
 from tfos_ml.agent.standalone_supervisor import start_node
-from tfos_ml.common.limits import POLL_SECONDS, TENSORBOARD_SECONDS
+from tfos_ml.common.timeouts import POLL_SECONDS, TENSORBOARD_SECONDS
 from tfos_ml.data.schema import FeedSchema
+from tfos_ml.driver.executor_check import check_executors
 from tfos_ml.driver.preflight import check_settings, check_slots
-from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.run import Run, gather_lock
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol.artifacts import publish

@@ -14,7 +14,7 @@ from tfos_ml import errors
 from tfos_ml.agent.feed_task import FeedNode
 from tfos_ml.agent.node_identity import NodeInfo
 from tfos_ml.common.arguments import check_not_streaming
-from tfos_ml.common.limits import CLEANUP_SECONDS, FEED_TIMEOUT, RESERVATION_TIMEOUT
+from tfos_ml.common.timeouts import CLEANUP_SECONDS, FEED_TIMEOUT, RESERVATION_TIMEOUT
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.attempt import RunResult
 from tfos_ml.driver.control_server import ControlServer

@@ -12,11 +12,11 @@ import cloudpickle
 from tfos_ml import errors
 from tfos_ml.agent.spark_task import PlainTask, check_driver, task_info_of
 from tfos_ml.agent.supervisor import Supervisor, supervise
-from tfos_ml.common.limits import FEED_TIMEOUT, LEASE_SECONDS, RESERVATION_TIMEOUT
+from tfos_ml.common.timeouts import FEED_TIMEOUT, LEASE_SECONDS, RESERVATION_TIMEOUT
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.driver.control_server import ControlServer
+from tfos_ml.driver.executor_check import check_executors
 from tfos_ml.driver.preflight import allocates_dynamically, check_settings, check_slots
-from tfos_ml.driver.probe import check_executors
 from tfos_ml.driver.run import Run
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol import results

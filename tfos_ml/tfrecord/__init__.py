@@ -35,7 +35,7 @@ __all__ = ["infer_schema", "load_tfrecords", "register", "save_as_tfrecords"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'tfos_ml.tfrecord' has no attribute {name!r}")
-    from tfos_ml.common.extras import needed_by
+    from tfos_ml.common.optional_packages import needed_by
 
     with needed_by(f"tfos_ml.tfrecord.{name}"):
         return getattr(importlib.import_module("tfos_ml.tfrecord.functions"), name)

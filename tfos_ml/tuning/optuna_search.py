@@ -9,8 +9,8 @@ from pyspark.ml import Estimator, Model
 
 from tfos_ml import errors
 from tfos_ml.common.arguments import check_not_streaming
-from tfos_ml.common.extras import needed_by
 from tfos_ml.common.local_files import Content, bytes_of
+from tfos_ml.common.optional_packages import needed_by
 from tfos_ml.common.tracebacks import concise
 from tfos_ml.protocol.pickling import PROGRAM_FILE, pack_program, unpack_program
 from tfos_ml.stages.cluster_estimator import cluster_estimators, snapshot_of_search

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common import filesystems
-from tfos_ml.common.limits import POLL_SECONDS, TRIALS_END_SECONDS
 from tfos_ml.common.spark_api import inheriting
+from tfos_ml.common.timeouts import POLL_SECONDS, TRIALS_END_SECONDS
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import FitCancelledError, ModelError, ParamError
 from tfos_ml.protocol.messages import Report

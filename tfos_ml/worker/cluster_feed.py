@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tfos_ml.common.limits import TAKEN_SECONDS
+from tfos_ml.common.timeouts import TAKEN_SECONDS
 from tfos_ml.data import rdd_to_arrow
 from tfos_ml.data.arrow import concat_padded, spec_of, to_numpy, to_storage
 from tfos_ml.data.arrow_to_rdd import UnnamedFields, field_of, to_elements

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfos_ml.data.order import Int64s
+from tfos_ml.data.row_order import Int64s
 from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
 from tfos_ml.worker.distributed_input import as_rows_of_one_worker
 from tfos_ml.worker.row_store import RowStore

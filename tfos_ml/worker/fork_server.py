@@ -31,8 +31,8 @@ from typing import NoReturn
 
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.cgroup import is_memory_short
-from tfos_ml.common.limits import FORK_REQUEST_SECONDS, QUIET_SECONDS, TICK_SECONDS
 from tfos_ml.common.pids import ProcessHandle, start_ticks
+from tfos_ml.common.timeouts import FORK_REQUEST_SECONDS, QUIET_SECONDS, TICK_SECONDS
 from tfos_ml.inference.tensorflow_import import import_tensorflow, import_tensorflow_later, without_collections
 from tfos_ml.protocol.codec import Struct, decode, encode
 from tfos_ml.protocol.frames import receive_frame, send_frame

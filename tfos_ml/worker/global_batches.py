@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tfos_ml.data.order import Int64s, shuffled, window_edges
+from tfos_ml.data.row_order import Int64s, shuffled, window_edges
 from tfos_ml.data.schema import Array
 from tfos_ml.worker.dataset import prefetched, without_autotuning
 from tfos_ml.worker.row_store import RowStore
@@ -58,7 +58,7 @@ class GlobalBatches:
 
     `places` has the place of each row of this worker among the rows of all workers, numbered from 0 without gaps, shape
     ``(rows,)``. `total` and `batch_size` are numbers of rows of all workers. For `shuffle_block` see
-    :func:`tfos_ml.data.order.shuffled`.
+    :func:`tfos_ml.data.row_order.shuffled`.
 
     >>> batches = GlobalBatches(np.array([0, 2, 4]), total=5, batch_size=2)
     >>> batches.plan(seed=None, epoch=0).sizes.tolist()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from tfos_ml.common.limits import ALLOCATOR_SECONDS
+from tfos_ml.common.timeouts import ALLOCATOR_SECONDS
 
 
 class ImportedState:

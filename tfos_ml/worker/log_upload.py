@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from tfos_ml.common.filesystems import SLOWEST, StorageError, open_uri, storage_errors, within_deadline
-from tfos_ml.common.limits import STORE_SECONDS
 from tfos_ml.common.redact import redact
+from tfos_ml.common.timeouts import STORE_SECONDS
 
 
 class LogUpload:

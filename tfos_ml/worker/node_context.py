@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml import errors
-from tfos_ml.data.order import batch_sizes
+from tfos_ml.data.row_order import batch_sizes
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.worker.data_feed import DataFeed

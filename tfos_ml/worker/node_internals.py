@@ -11,7 +11,7 @@ from tfos_ml.data.spool import full_disk_as_error
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.pickling import pickle_value
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 from tfos_ml.worker.data_feed import DataFeed
 from tfos_ml.worker.inbox import Inbox
 from tfos_ml.worker.log_upload import LogUpload
@@ -61,8 +61,8 @@ class NodeInternals:
         return path
 
     def _write(self, model: Any, signatures: Any) -> str:
-        from tfos_ml.worker.compiled_losses import write_prediction_spec
         from tfos_ml.worker.export import export_saved_model
+        from tfos_ml.worker.prediction_spec import write_prediction_spec
 
         path, key = os.path.join(self._directory, "saved_model"), self.settings.signature_def_key
         shapes = self.rows.store("train").shapes if self.rows.are_held else None

@@ -6,7 +6,7 @@ from functools import partial
 
 from tfos_ml import errors
 from tfos_ml.common.session_settings import SHUFFLE_MEMORY, SPOOL_MEMORY
-from tfos_ml.data import order
+from tfos_ml.data import row_order
 from tfos_ml.data.arrow import check_vector_size, fixed_shape, merge_extents
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.schema import FeedSchema
@@ -75,7 +75,7 @@ class NodeRows:
         if store.shuffle_block is not None:
             return (
                 f"shuffle=True shuffles blocks of {store.shuffle_block:,} rows, and rows within windows of "
-                f"{order.SHUFFLE_WINDOW_BLOCKS} blocks, not all rows ({sizes})."
+                f"{row_order.SHUFFLE_WINDOW_BLOCKS} blocks, not all rows ({sizes})."
             )
         if store.spilled:
             return (
@@ -92,7 +92,7 @@ class NodeRows:
             raise errors.CollectiveCallError(f"{self._label} receives no training rows; only {list(rows)} do")
         if not any(rows.values()):
             raise errors.EmptyDataError(no_rows(self.skipped))
-        return order.agree_steps(rows, batch_size, drop_remainder)
+        return row_order.agree_steps(rows, batch_size, drop_remainder)
 
     def have_same_steps(self, stream: str, batch_size: int) -> bool:
         """Whether all nodes that get rows of a stream have as many batches of them."""
@@ -104,13 +104,17 @@ class NodeRows:
         """All rows of this node of one stream."""
         if self._stores is None:
             counted = [c for c in self._agreement().values() if c.counts is not None]
-            totals = order.total_counts([order.unpack_counts(c.counts) for c in counted if c.counts is not None])
+            totals = row_order.total_counts(
+                [row_order.unpack_counts(c.counts) for c in counted if c.counts is not None]
+            )
             columns = range(len(self._schema.columns))
             extents = [merge_extents([tuple(e) for e in c.extents[i]] for c in counted) for i in columns]
             for extent, spec in zip(extents, self._schema.columns, strict=True):
                 check_vector_size(extent, spec)
             shapes = [fixed_shape(e, c.ndim) for e, c in zip(extents, self._schema.columns, strict=True)]
-            block = order.shuffle_block(sum(self.counts("train").values()), self.size, self._settings.shuffle_memory)
+            block = row_order.shuffle_block(
+                sum(self.counts("train").values()), self.size, self._settings.shuffle_memory
+            )
             budget = MemoryBudget.of_node(self._settings.spool_memory, self._settings.host_nodes)
             self._stores = {
                 name: RowStore(

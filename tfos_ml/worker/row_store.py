@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 from tfos_ml.common.session_settings import SHUFFLE_MEMORY
 from tfos_ml.data.arrow import leaves, longest_by_row
 from tfos_ml.data.memory_budget import MemoryBudget
-from tfos_ml.data.order import Int64s, global_indices, shuffled, window_edges
+from tfos_ml.data.row_order import Int64s, global_indices, shuffled, window_edges
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
 from tfos_ml.errors import SpoolFullError
 from tfos_ml.worker.rows import RowFormat, Rows
-from tfos_ml.worker.scattered import MOST_FILES, readings, scattered
+from tfos_ml.worker.shuffle_windows import load_rows, window_bounds, windows
 from tfos_ml.worker.stored_batches import StoredBatches
-from tfos_ml.worker.windows import load_rows, window_bounds, windows
+from tfos_ml.worker.window_files import MOST_FILES, readings, scattered
 
 BLOCK_ROWS = 8192
 BLOCK_BYTES = 8 << 20
@@ -32,8 +32,8 @@ class RowStore(RowFormat):
     """All rows of one node, in its spool; reads all `chunks` on construction.
 
     `shapes` has the shape of one row of each column, None where rows differ. `totals` are the rows of all nodes by
-    source partition. For `shuffle_block` see :func:`tfos_ml.data.order.shuffled`; `budget` is the memory for the rows
-    of this node.
+    source partition. For `shuffle_block` see :func:`tfos_ml.data.row_order.shuffled`; `budget` is the memory for the
+    rows of this node.
     """
 
     def __init__(

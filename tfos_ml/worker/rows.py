@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.data.arrow import concat_padded, to_numpy
-from tfos_ml.data.order import Int64s
+from tfos_ml.data.row_order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
 
 View: TypeAlias = Array | pa.Array

@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from tfos_ml.common import unix_sockets
 from tfos_ml.common.cgroup import is_memory_short
-from tfos_ml.common.limits import SCORER_IDLE_SECONDS, TICK_SECONDS
 from tfos_ml.common.pids import ProcessHandle
+from tfos_ml.common.timeouts import SCORER_IDLE_SECONDS, TICK_SECONDS
 from tfos_ml.inference import saved_model, udf
 from tfos_ml.inference.shared_batches import BatchSent, Ready, SharedBatches
 from tfos_ml.inference.tensorflow_import import import_tensorflow

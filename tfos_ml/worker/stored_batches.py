@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.order import Int64s
+from tfos_ml.data.row_order import Int64s
 from tfos_ml.data.schema import ROW_COLUMN
 from tfos_ml.data.spool import Chunk, read_chunk
 

@@ -31,7 +31,7 @@ from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.step.variables import TrainingVariables, digest, metric_variables
 from tfos_ml.keras.training_data import TrainingData
 from tfos_ml.protocol.codec import decode, encode
-from tfos_ml.protocol.position import Position
+from tfos_ml.protocol.training_position import Position
 
 if TYPE_CHECKING:
     from tfos_ml.worker.node_context import NodeContext

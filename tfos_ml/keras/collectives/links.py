@@ -23,7 +23,7 @@ from typing import TypeAlias
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tfos_ml.common.limits import GREETING_SECONDS, GUEST_SECONDS, LISTEN_RETRY_SECONDS
+from tfos_ml.common.timeouts import GREETING_SECONDS, GUEST_SECONDS, LISTEN_RETRY_SECONDS
 from tfos_ml.protocol.addresses import is_loopback
 
 _BACKLOG = 128

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tfos_ml.common.limits import AWAKE_SECONDS
+from tfos_ml.common.timeouts import AWAKE_SECONDS
 from tfos_ml.data.schema import Array
 from tfos_ml.keras.collectives import links as connections
 from tfos_ml.keras.collectives import segmented_sum

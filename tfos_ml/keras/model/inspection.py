@@ -78,9 +78,9 @@ class ModelDescription:
 
 def describe(model: Any) -> ModelDescription:
     """Describe a model; raises ``ModelError`` if it is not a compiled Keras 3 model that KerasEstimator can train."""
-    from tfos_ml.worker.compiled_losses import compiled_losses
     from tfos_ml.worker.export import has_call, has_predict_step
     from tfos_ml.worker.model_tensors import declared_inputs, declared_outputs
+    from tfos_ml.worker.prediction_spec import compiled_losses
 
     _check_kind(model)
     _check_compiled(model)

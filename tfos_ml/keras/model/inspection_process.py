@@ -17,8 +17,8 @@ import pyarrow as pa
 from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.common.directories import owned_prefix
-from tfos_ml.common.extras import check_installed
-from tfos_ml.common.limits import INSPECTION_SECONDS
+from tfos_ml.common.optional_packages import check_installed
+from tfos_ml.common.timeouts import INSPECTION_SECONDS
 from tfos_ml.data.schema import FeedSchema
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.tensorflow_import import USES_KERAS

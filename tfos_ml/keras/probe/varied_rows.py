@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfos_ml.data.order import Int64s
+from tfos_ml.data.row_order import Int64s
 from tfos_ml.data.schema import Array
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.training_data import TrainingData, as_tensors

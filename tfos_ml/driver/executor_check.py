@@ -22,9 +22,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfos_ml.common.interpreter import use_own_python
-from tfos_ml.common.limits import PROBE_SECONDS
 from tfos_ml.common.sessions import is_connect, is_local
 from tfos_ml.common.spark_api import map_in_arrow
+from tfos_ml.common.timeouts import PROBE_SECONDS
 from tfos_ml.driver.preflight import registered_slots
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.errors import ClusterConfigError

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.order import Int64s
+from tfos_ml.data.row_order import Int64s
 from tfos_ml.data.spool import DISK_CODEC, room_in
 from tfos_ml.worker.rows import Part, RowFormat, Rows, joined
+from tfos_ml.worker.shuffle_windows import Load
 from tfos_ml.worker.stored_batches import StoredBatches, open_stored
-from tfos_ml.worker.windows import Load
 
 MOST_FILES = 256  # open at a time
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tfos_ml.common import limits
+from tfos_ml.common import timeouts
 
-PACKAGE = Path(limits.__file__).parents[1]
+PACKAGE = Path(timeouts.__file__).parents[1]
 
 
-@pytest.mark.parametrize("relation", limits.SHORTER)
+@pytest.mark.parametrize("relation", timeouts.SHORTER)
 def test_what_must_be_shorter_is(relation):
-    shorter, longer = limits.SHORTER[relation]
+    shorter, longer = timeouts.SHORTER[relation]
     assert shorter < longer
 
 
@@ -20,7 +20,7 @@ def test_seconds_are_in_one_place():
     elsewhere = [
         f"{path}: {target.id}"
         for path in PACKAGE.rglob("*.py")
-        if path.name != "limits.py"
+        if path.name != "timeouts.py"
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         for target in node.targets

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tfos_ml.agent.spark_task import ApartTask, ConnectedTask, TaskInfo, all_reach_driver
-from tfos_ml.driver import all_gather
+from tfos_ml.driver import node_exchanges
 from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.errors import ClusterClosedError
 from tfos_ml.protocol.addresses import ControlAddress, Endpoint
@@ -83,14 +83,14 @@ def test_all_are_connected_where_all_reach_the_driver(server):
 
 
 def test_all_are_apart_where_one_does_not(server, monkeypatch):
-    monkeypatch.setattr(all_gather, "ARRIVE_SECONDS", 0.5)
+    monkeypatch.setattr(node_exchanges, "ARRIVE_SECONDS", 0.5)
     stage = Stage()
     assert meet(stage, [server.address, nowhere(), server.address]) == [False] * NODES
     assert stage.exchanges == 3
 
 
 def test_a_decision_stands(server, monkeypatch):
-    monkeypatch.setattr(all_gather, "ARRIVE_SECONDS", 0.0)
+    monkeypatch.setattr(node_exchanges, "ARRIVE_SECONDS", 0.0)
     assert not all_reach_driver(server.address, 0, NODES)
     assert not any(all_reach_driver(server.address, rank, NODES) for rank in range(NODES))
 

@@ -61,7 +61,7 @@ def test_an_import_of_the_package_needs_none_of_them():
 
 
 def test_a_missing_package_of_the_users_own_is_left_as_it_is():
-    from tfos_ml.common.extras import needed_by
+    from tfos_ml.common.optional_packages import needed_by
 
     with pytest.raises(ModuleNotFoundError, match="No module named 'not_there'"), needed_by("It"):
         import not_there  # noqa: F401

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tfos_ml.data.order import Int64s
+from tfos_ml.data.row_order import Int64s
 from tfos_ml.worker.rows import Part, RowFormat, Rows, View, joined, picks_of
 
 ReadBatch: TypeAlias = Callable[[int], Sequence[View]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from threading import Condition
 
-from tfos_ml.common.limits import ARRIVE_SECONDS, HANDSHAKE_SECONDS
+from tfos_ml.common.timeouts import ARRIVE_SECONDS, HANDSHAKE_SECONDS
 from tfos_ml.protocol.control_messages import Arrive, Enter, GatherRound
 from tfos_ml.protocol.transport import Service
 
