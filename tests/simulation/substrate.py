@@ -29,11 +29,11 @@ from tfos_ml.agent import (
 from tfos_ml.common import timeline
 from tfos_ml.data import spool
 from tfos_ml.driver import (
-    all_gather,
     attempt,
     cluster_size,
     decommissioning,
     fit_job,
+    node_exchanges,
     nodes,
     progress,
     restarts,
@@ -45,8 +45,8 @@ from tfos_ml.protocol import control_client, transport
 from tfos_ml.tfcluster import feeding, shutdown, start
 
 TIMED = (
-    all_gather, attempt, cluster_size, control_client, decommissioning, feed_task, feeding, fit_job, node_run,
-    node_result, process_monitor, progress_link, restarts, row_receiver, row_server, run, shutdown,
+    attempt, cluster_size, control_client, decommissioning, feed_task, feeding, fit_job, node_run,
+    node_exchanges, node_result, process_monitor, progress_link, restarts, row_receiver, row_server, run, shutdown,
     slots, spark_task, timeline,
 )  # fmt: skip
 THREADED = (node_run, nodes, process_monitor, progress_link, row_receiver)

@@ -13,9 +13,9 @@ import threading
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from test_endpoint import Node
 
 from tfos_ml import errors
+from tfos_ml.agent.row_server import GrantClient
 from tfos_ml.common.local_files import FileWriter
 from tfos_ml.driver import nodes as driver_nodes
 from tfos_ml.driver import partitions as driver_partitions
@@ -75,21 +75,18 @@ def serve(impatient):
 
 
 @pytest.fixture
-def two_nodes(serve, tmp_path):
-    """Two nodes of one cluster."""
+def two_nodes(serve):
+    """The claims of two nodes of one cluster."""
     server = serve(2)
-    nodes = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        node = Node(tmp_path / name, driver=server, token=server.address.token, patience=DEADLINE)
-        nodes.append(node)
-    yield nodes
-    for node in nodes:
-        node.close()
+    server.feeds.open(1)
+    clients = [control_client.ControlClient(server.address) for _ in range(2)]
+    yield [GrantClient(client, DEADLINE) for client in clients]
+    for client in clients:
+        client.close()
 
 
 def test_a_second_attempt_waits_for_the_first_and_counts_its_rows(two_nodes):
-    first, other = (node.claims for node in two_nodes)
+    first, other = two_nodes
     assert first.take(1, 0, "first")
     second = []
     thread = threading.Thread(target=lambda: second.append(other.take(1, 0, "second")))
