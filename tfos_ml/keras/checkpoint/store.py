@@ -137,6 +137,7 @@ class StateStore:
             load_weights(self._variables, self._checkpoints.loaded_weights, state.variables, state.digest)
             assign_all(self._variables.seeds, state.seeds)
         broadcast_variables(self._variables, self._group, self._ctx.is_chief)
+        state.variables.clear()  # the model has them now, and they may be as large as all of it
         set_random_state(state.random)
         self._loaded = state, [np.array(v) for v in self._variables.scalars]
         self._history.extend(state.history)
