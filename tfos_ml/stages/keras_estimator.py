@@ -129,9 +129,9 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
             return {"callbacks": [], "customObjects": {}}.get(name)
         if name == "callbacks":
             return _checked_callbacks(value)
-        if name == "customObjects" and not isinstance(value, Mapping):
+        if not isinstance(value, Mapping):
             raise errors.ParamError(f"customObjects must be a dict of name to class or function. Received: {value!r}")
-        return value
+        return dict(value)
 
     def setModel(self, value: Any) -> KerasEstimator:
         """Set the model or model function."""
