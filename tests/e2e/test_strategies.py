@@ -85,6 +85,25 @@ def train_with_parameter_server(args, ctx):
     ctx.export_saved_model(module, signatures={"serving_default": signature})
 
 
+def export_module(args, ctx):
+    """A module whose variable has no value outside of its strategy."""
+    import tensorflow as tf
+
+    with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        module = tf.Module()
+        module.factor = tf.Variable(3.0)
+    double = tf.function(lambda features: {"y": features * module.factor})
+    module.double = double.get_concrete_function(features=tf.TensorSpec([None, 2]))
+    ctx.export_saved_model(module, signatures=module.double)
+
+
+@pytest.mark.chaos
+def test_variables_of_a_module_are_exported_by_all_workers(spark):
+    estimator = TFEstimator(trainFn=export_module, clusterSize=2, batchSize=16, feedTimeout=60, verbose=0)
+    model = estimator.fit(linear_data(spark))
+    assert model.predict([[0.5, 1.0]])["prediction"].tolist() == [[1.5, 3.0]]
+
+
 @pytest.mark.corner("Parameter servers")
 def test_parameter_server_strategy(spark):
     estimator = TFEstimator(
