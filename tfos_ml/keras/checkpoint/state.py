@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from tfos_ml.common.heap import return_memory
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives.group import WorkerGroup
@@ -102,6 +103,7 @@ def save_weights(variables: TrainingVariables, path: Path) -> bool:
     Keras does not find those that a layer hides. The others are recognized by their number and their shapes.
     """
     variables.model.save_weights(str(path))
+    return_memory()  # of a LoRA, Keras has held all merged matrices at once
     keep_saving_skipsets()
     saved: Counter[Any] = Counter()
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from tfos_ml.common.heap import return_memory
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
 from tfos_ml.keras.checkpoint.state import random_state, set_random_state
@@ -44,6 +45,7 @@ def restoring(variables: TrainingVariables) -> Iterator[None]:
         set_random_state(drawn)
         for variable, value in before:
             variable.assign(value)
+        return_memory()
 
 
 def _add_noise(variable: Any, random: np.random.Generator) -> None:
