@@ -43,7 +43,7 @@ def node(control: ControlAddress, rank: int, size: int, met: Any, seconds: float
     time.sleep(period_for(size) * rank / size)
     while time.monotonic() < end:
         number, began = number + 1, time.monotonic()
-        client.call_reliably(ReportProgress(rank, number, NodeProgress(rows=number), 0, []), PATIENCE)
+        client.call_reliably(ReportProgress(rank, number, NodeProgress(rows=number), []), PATIENCE)
         took.append(time.monotonic() - began)
         time.sleep(max(0.0, period_for(size) - took[-1]))
     client.call_reliably(ReportGone(rank, True), PATIENCE)

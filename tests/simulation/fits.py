@@ -160,5 +160,6 @@ class Fit(Played):
             task, first = next(task for task in self.attempts if task.run_id == run_id), self._trainings[run_id].first
             label = task.template.nodes[rank].label
             if rank == task.template.chief_rank:  # whose epochs are shown
-                delivered = {(label, epoch) for epoch in range(first, first + link._numbered - len(link._reports))}
+                count = link.outbox._numbered - len(link.outbox._waiting)
+                delivered = {(label, epoch) for epoch in range(first, first + count)}
                 self.must(delivered <= {*self.heard}, f"{label} believes {delivered} delivered, heard: {self.heard}")

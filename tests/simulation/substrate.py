@@ -18,6 +18,7 @@ from tfos_ml.agent import (
     feed_task,
     node_result,
     node_run,
+    outbox,
     process_monitor,
     progress_link,
     row_receiver,
@@ -49,7 +50,7 @@ TIMED = (
     node_exchanges, node_result, process_monitor, progress_link, restarts, row_receiver, row_server, run, shutdown,
     slots, spark_task, timeline,
 )  # fmt: skip
-THREADED = (node_run, nodes, process_monitor, progress_link, row_receiver)
+THREADED = (node_run, nodes, outbox, process_monitor, progress_link, row_receiver)
 CONNECTED = (control_client, feed_task, node_result)
 
 
@@ -69,8 +70,9 @@ def _create_connection(target: tuple[str, int], timeout: float) -> Any:
 class _Link(progress_link.ProgressLink):
     """A link that can be looked at in the end."""
 
-    def __init__(self, client: Any, rank: int, *args: Any) -> None:
-        super().__init__(client, rank, *args)
+    def __init__(self, client: Any, rank: int, outbox: Any, *args: Any) -> None:
+        super().__init__(client, rank, outbox, *args)
+        self.outbox = outbox
         claim = next(claim for claim in reversed(parts().claims) if claim.supervisor is virtual_time.process())
         self.of = claim.key
         parts().links.append(self)

@@ -10,17 +10,21 @@ from collections import Counter
 import pyarrow.flight as flight
 import pytest
 from conftest import wait_until
+from msgspec import structs
 
+from tfos_ml.agent import outbox as outboxes
+from tfos_ml.agent.outbox import Outbox
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.driver import nodes
 from tfos_ml.driver.control_server import ControlServer
-from tfos_ml.protocol import control_client
+from tfos_ml.protocol import control_client, results
 from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.cluster_template import make_template
+from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportProgress
 from tfos_ml.protocol.failure import find_failure
-from tfos_ml.protocol.messages import Report
+from tfos_ml.protocol.messages import LogLine, Report
 
 DEADLINE = 60.0
 SAID = Counter()  # calls of each node, by server
@@ -94,26 +98,60 @@ def test_nothing_but_the_given_address_is_listened_on(server):
 
 class TestProgressLink:
     def test_brings_progress_and_what_was_reported_until_the_close(self, server, connect):
-        link = ProgressLink(connect(), 4, lambda: NodeProgress(rows=11), period=DEADLINE)
+        outbox = Outbox()
+        link = ProgressLink(connect(), 0, outbox, lambda: NodeProgress(rows=11), period=DEADLINE)
         link.start()
-        link.report(reported(0))
-        link.report(reported(1))
+        outbox.add(reported(0))
+        outbox.add(reported(1))
         link.close()
         assert not server.nodes.wait_gone(0)
         link.report_gone(succeeded=True)
-        assert server.nodes.progress() == {4: NodeProgress(rows=11)}
+        assert server.nodes.progress() == {0: NodeProgress(rows=11)}
         assert [report.epoch for report in server.nodes.take_reports()] == [0, 1]
         assert server.nodes.wait_gone(0)
+
+    def test_reports_that_come_with_a_call_and_with_the_results_count_once(self, server, connect):
+        outbox = Outbox()
+        for epoch in range(3):
+            outbox.add(reported(epoch))
+        outbox.add(LogLine("said"))
+        (reports,) = outbox.batches()
+        assert [report.number for report in reports] == [0, 1, 2, 3]
+        connect().call(ReportProgress(0, 1, NodeProgress(), reports[:2]))
+        for _ in range(2):
+            server.nodes.take_rows(results.read_rows(results.row(0, results.REPORTS, encode(reports))))
+        assert [report.epoch for report in server.nodes.take_reports()] == [0, 1, 2]
+        assert [report["epoch"] for report in server.nodes.metrics(0)] == [0, 1, 2]
+        assert server.nodes.take_lines() == ["said"]
+        outbox.confirm(reports[:2])
+        assert list(outbox.batches()) == [reports[2:]]
+
+    def test_metrics_of_all_nodes_are_kept_and_those_of_the_chief_are_shown(self, server, connect):
+        connect().call(ReportProgress(4, 1, NodeProgress(), [reported(0)]))
+        assert server.nodes.take_reports() == []
+        assert [report["epoch"] for report in server.nodes.metrics(4)] == [0]
+
+    def test_too_many_lines_drop_the_oldest_and_no_metrics(self, monkeypatch):
+        monkeypatch.setattr(outboxes, "KEPT_LINES", 2)
+        outbox = Outbox()
+        outbox.add(reported(0))
+        for text in "abc":
+            outbox.add(LogLine(text))
+        assert list(outbox.batches()) == [
+            [structs.replace(reported(0), number=0), LogLine("b", 2), LogLine("c", 3)],
+        ]
 
     def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
         client = connect()
         server.close()
-        link = ProgressLink(client, 0, NodeProgress)
+        outbox = Outbox()
+        link = ProgressLink(client, 0, outbox, NodeProgress)
         link.start()
-        link.report(reported(0))
+        outbox.add(reported(0))
         link.close()
-        ProgressLink(client, 0, NodeProgress).close()  # of a node that has failed before it began
+        ProgressLink(client, 0, outbox, NodeProgress).close()  # of a node that has failed before it began
         assert link.driver().answer is None
+        assert [report.epoch for batch in outbox.batches() for report in batch] == [0]
 
 
 SERVER = """
@@ -142,7 +180,7 @@ def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_proc
     process, address = driver_process
     monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.5)
     monkeypatch.setattr(control_client, "REFUSED_SECONDS", 0.5)
-    link = ProgressLink(ControlClient(address), 0, NodeProgress, period=0.01)
+    link = ProgressLink(ControlClient(address), 0, Outbox(), NodeProgress, period=0.01)
     link.start()
     assert wait_until(lambda: link.answer is not None, DEADLINE)
     process.send_signal(signal.SIGSTOP)

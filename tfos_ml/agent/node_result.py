@@ -1,6 +1,6 @@
-"""What a node's process reports: metrics and lines go to the driver at once, and everything with the result rows.
+"""What a node brings home in the job's result rows: its report, results and SavedModel; large ones are uploaded.
 
-The rows are the node's report, its results and its SavedModel; large ones are uploaded.
+Metrics and lines go to the node's outbox; the rows have what is left there.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from msgspec.structs import asdict
 
 from tfos_ml.agent.node_identity import NodeIdentity
+from tfos_ml.agent.outbox import Outbox
 from tfos_ml.agent.output import NodeOutput
-from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.common.filesystems import SLOWEST, within_deadline
 from tfos_ml.common.redact import redact, secrets_of_uri
 from tfos_ml.common.timeouts import CALL_RETRY_SECONDS, LEASE_SECONDS
@@ -39,12 +38,10 @@ LARGE_BYTES = 4 << 20
 
 
 class NodeResult:
-    """What the process has reported so far. Metrics of chief and evaluator also go over the `link`, if there is one."""
+    """What the process has reported so far."""
 
-    def __init__(self, member: NodeIdentity, output: NodeOutput, link: ProgressLink | None):
-        self._member, self._output = member, output
-        self._link = link if member.is_chief or member.is_evaluator else None
-        self._reports: list[Report] = []  # in order
+    def __init__(self, member: NodeIdentity, output: NodeOutput, outbox: Outbox):
+        self._member, self._output, self._outbox = member, output, outbox
         self._facts: dict[str, Any] = {}  # for the summary
         self.exported: str | None = None  # directory of the SavedModel
         self._results: str | None = None  # file
@@ -55,7 +52,7 @@ class NodeResult:
         """Take a message of the process; False if it is about something else. Called in the thread that reads them."""
         match message:
             case Report():
-                self._reports.append(message if self._link is None else self._link.report(message))
+                self._outbox.add(message)
             case LogLine():
                 sys.stderr.write(f"[{self._member.run_role.label}] {message.text}\n")
                 self._output.log(message.text)
@@ -91,7 +88,6 @@ class NodeResult:
             _stage(self.exported, member.task.export_dir, member)
         report = {
             "label": member.run_role.label,
-            "metrics": [asdict(metrics) for metrics in self._reports],
             "chief": member.is_chief,
             "evaluator": member.is_evaluator,
             "staged": staged,
@@ -99,6 +95,8 @@ class NodeResult:
             **self._facts,
         }
         yield results.row(member.rank, "report", encode(report))
+        for reports in self._outbox.batches():
+            yield results.row(member.rank, results.REPORTS, encode(reports))
         if example is not None and len(example) <= EXAMPLE_BYTES:
             yield results.row(member.rank, "example", example)
         if self._results is not None:

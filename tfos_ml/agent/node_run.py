@@ -19,6 +19,7 @@ from tfos_ml.agent.node_identity import NodeIdentity, NodeInfo, local_versions, 
 from tfos_ml.agent.node_resources import NodeResources
 from tfos_ml.agent.node_result import NodeResult
 from tfos_ml.agent.node_state import NodeState, Phase, ProcessState
+from tfos_ml.agent.outbox import Outbox
 from tfos_ml.agent.output import NodeOutput
 from tfos_ml.agent.process_monitor import ProcessMonitor
 from tfos_ml.agent.progress_link import ProgressLink, period_for
@@ -63,6 +64,7 @@ class NodeRun:
         spark_task: SparkTask,
         resources: NodeResources,
         output: NodeOutput,
+        outbox: Outbox,
         timeline: Timeline,
         standalone: StandaloneMode | None,
     ):
@@ -70,17 +72,16 @@ class NodeRun:
         self._spark_task = spark_task
         self._resources = resources
         self._send = resources.channel.send  # to the process; if that is gone, its exit will be reported
-        self._output = output
         self._timeline = timeline
         self._standalone = standalone
-        self._telemetry = NodeTelemetry(member)
+        self._telemetry = NodeTelemetry(member, outbox)
         # the driver knows which nodes are missing, and ends a connected run
         deadline = math.inf if self._task.control else timeline.began + self._task.reservation_timeout
         self._state = NodeState(member, deadline, is_standalone=standalone is not None)
         self._exchange: Future[list[str]] | None = None  # with the other nodes, under way
         self._source = self._row_source()
-        self._link = self._make_link()
-        self._outcome = NodeResult(member, output, self._link)
+        self._link = self._make_link(outbox)
+        self._outcome = NodeResult(member, output, outbox)
         self._monitor = ProcessMonitor(resources.child, resources.channel, self._outcome.take)
         self._is_preempted = False  # and the process has been told
         self._address = ""
@@ -97,15 +98,14 @@ class NodeRun:
         if self._link is not None:
             self._resources.reaper.guard(control=self._task.control, rank=self._member.rank)
             self._link.start()
-            self._output.connect(self._link)
-        self._telemetry.start(self._link)
+        self._telemetry.start()
 
-    def _make_link(self) -> ProgressLink | None:
+    def _make_link(self, outbox: Outbox) -> ProgressLink | None:
         if not self._task.control:
             return None
         period = period_for(self._task.template.size) / (STANDALONE_PING_FACTOR if self._standalone else 1)
         client = ControlClient(self._task.control)
-        return ProgressLink(client, self._member.rank, self._progress, period, self._source.take_answer)
+        return ProgressLink(client, self._member.rank, outbox, self._progress, period, self._source.take_answer)
 
     def _progress(self) -> NodeProgress:
         """What the driver should know about the node now; called in a thread."""
@@ -284,8 +284,6 @@ class NodeRun:
             "ended_at_work": self._state.ended_at_work,
             "seconds": time.monotonic() - self._started,
             "timeline": self._timeline.seconds,
-            **self._telemetry.of_report(),
-            **self._output.of_report(),
         }
         example = source.example if self._member.gives_example else None
         is_task = self._standalone is None

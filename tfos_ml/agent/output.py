@@ -1,8 +1,7 @@
 """What a node's process prints and its train function logs: on its way to the executor's log, and to the driver.
 
 A process may print without end. So the log gets at most ``LINES_A_SECOND`` lines of it a second, the driver as many of
-all nodes together, and both get the count of the rest. Where nodes cannot call the driver (Spark Connect), the lines
-come with the node's final report.
+all nodes together, and both get the count of the rest.
 """
 
 from __future__ import annotations
@@ -13,17 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO
 
+from tfos_ml.agent.outbox import Outbox
 from tfos_ml.protocol.messages import LogLine
-
-if TYPE_CHECKING:
-    from tfos_ml.agent.progress_link import ProgressLink
 
 LINES_A_SECOND = 100
 LINE_LENGTH = 2_000  # characters that are passed on
 TAIL_LINES = 40  # for errors
-KEPT_LINES = 1_000  # for the node's final report
 LOGGED, ALL = 1, 2
 """Values of ``verbose``: the lines of ``ctx.log``, or everything that the processes print."""
 
@@ -61,21 +57,14 @@ class LimitedLines:
 
 
 class NodeOutput:
-    """Brings lines to the driver, with the node's progress reports; `size` nodes share the number of lines a second."""
+    """Brings lines to the driver, over the node's `outbox`; `size` nodes share the number of lines a second."""
 
-    def __init__(self, label: str, verbose: int, size: int):
+    def __init__(self, label: str, verbose: int, size: int, outbox: Outbox):
         self._label = label
         self._verbose = verbose
-        self._link: ProgressLink | None = None
-        self._kept: deque[str] = deque(maxlen=KEPT_LINES)
+        self._outbox = outbox
         self._limited = LimitedLines(self._send, max(1, LINES_A_SECOND // size))
         self.printed = self._limited if verbose >= ALL else None  # for lines that the node's process prints
-
-    def connect(self, link: ProgressLink) -> None:
-        """Send all lines so far, and later ones, over a link to the driver."""
-        self._link = link
-        while self._kept:
-            self._pass_on(self._kept.popleft())
 
     def log(self, text: str) -> None:
         """Take a line that the train function logs with ``ctx.log``."""
@@ -86,17 +75,7 @@ class NodeOutput:
     def _send(self, line: str) -> None:
         more = len(line) - LINE_LENGTH
         line = line if more <= 0 else f"{line[:LINE_LENGTH]} ({more:,} characters left out)"
-        self._pass_on(f"[{self._label}] {line}")
-
-    def _pass_on(self, line: str) -> None:
-        if self._link is not None:
-            self._link.report(LogLine(line))
-        else:
-            self._kept.append(line)
-
-    def of_report(self) -> dict[str, Any]:
-        """Lines that could not be sent, for the node's report."""
-        return {"lines": list(self._kept)} if self._kept else {}
+        self._outbox.add(LogLine(f"[{self._label}] {line}"))
 
 
 class OutputRelay:

@@ -24,6 +24,7 @@ from tfos_ml import errors
 from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_resources import HostResources
 from tfos_ml.agent.node_run import NodeFailed, NodeRun, StandaloneMode
+from tfos_ml.agent.outbox import Outbox
 from tfos_ml.agent.output import NodeOutput
 from tfos_ml.agent.snapshot_reader import SnapshotReader
 from tfos_ml.agent.spark_task import (
@@ -110,9 +111,9 @@ class Supervisor:
         self._spark_task = spark_task
         self._standalone = standalone
         self._member = identity_of(task, spark_task.info.rank, spark_task.info.host)
-        self._output = NodeOutput(
-            self._member.run_role.label, 0 if task.shares_console else task.verbose, task.template.size
-        )
+        self._outbox = Outbox()
+        verbose = 0 if task.shares_console else task.verbose
+        self._output = NodeOutput(self._member.run_role.label, verbose, task.template.size, self._outbox)
         self._host = HostResources(self._member, spark_task, self._output.printed)
         self._timeline = Timeline()
         self._run: NodeRun | None = None
@@ -123,8 +124,9 @@ class Supervisor:
             self._check_first()
             resources = self._host.acquire()
             self._timeline.end("process")
-            run = NodeRun(self._member, self._spark_task, resources, self._output, self._timeline, self._standalone)
-            self._run = run
+            self._run = run = NodeRun(
+                self._member, self._spark_task, resources, self._output, self._outbox, self._timeline, self._standalone
+            )
             run.start()
             run.join()
             run.run(batches)

@@ -6,34 +6,28 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from typing import Any
 
-from msgspec.structs import asdict
-
 from tfos_ml.agent.node_identity import NodeIdentity
-from tfos_ml.agent.progress_link import ProgressLink
+from tfos_ml.agent.outbox import Outbox
 from tfos_ml.protocol.messages import Report
 
 logger = logging.getLogger(__name__)
 SYSTEM = "system"  # MLflow shows metrics with this prefix on a separate page
-KEPT_SYSTEM_REPORTS = 1000  # kept if they cannot be sent at once
 
 
 class NodeTelemetry:
     """Samples CPU, memory, disk, network and GPUs of this host with MLflow's own monitors, if the run asks for it."""
 
-    def __init__(self, member: NodeIdentity):
+    def __init__(self, member: NodeIdentity, outbox: Outbox):
         self._period = member.task.settings.telemetry.system_metrics  # 0: never
         self._label = member.run_role.label
-        self._link: ProgressLink | None = None
-        self._kept: deque[Report] = deque(maxlen=KEPT_SYSTEM_REPORTS)
+        self._outbox = outbox
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system metrics", daemon=True)
 
-    def start(self, link: ProgressLink | None) -> None:
-        """Begin to sample; samples go to the driver over `link`, or are kept for the end."""
-        self._link = link
+    def start(self) -> None:
+        """Begin to sample."""
         if self._period:
             self._thread.start()
 
@@ -41,18 +35,10 @@ class NodeTelemetry:
         try:
             monitors = _monitors()
             while not self._closed.is_set():
-                report = _system_report(self._label, _sample(monitors))
-                if self._link is not None:
-                    self._link.report(report)
-                else:
-                    self._kept.append(report)
+                self._outbox.add(_system_report(self._label, _sample(monitors)))
                 self._closed.wait(self._period)
         except Exception:  # training must not depend on it
             logger.warning("This node reports no more system metrics", exc_info=True)
-
-    def of_report(self) -> dict[str, Any]:
-        """The samples that could not be sent before, for the node's report."""
-        return {"system": list(map(asdict, self._kept))} if self._kept else {}
 
     def close(self) -> None:
         self._closed.set()

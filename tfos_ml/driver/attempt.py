@@ -28,7 +28,6 @@ from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
 from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
-from tfos_ml.protocol.messages import Report
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.training_position import Position
 
@@ -136,8 +135,8 @@ class Attempt:
                 began = time.monotonic()
                 job = self._watch(run, df, driver_program)
                 together = results.merged([run.result(job), self._driver_results(run)])
-                result = replace(self._read(together), job_seconds=time.monotonic() - began)
-                self._reports.take(self._unreported(result))
+                result = replace(self._read(self._control, together), job_seconds=time.monotonic() - began)
+                self._show()
                 self._publish(result)
             succeeded = True
             return result
@@ -177,7 +176,6 @@ class Attempt:
             self._waits_for_slots(job)
             self._grow()
             self._preempt(job)
-        self._show()
         if job.error is None and not self._nodes() and self._control is not None:
             host = "spark.tfos_ml.clientHost" if self._task.is_connect_client else "spark.driver.host"
             logger.warning(OUT_OF_REACH, self._control.location, host)
@@ -255,16 +253,6 @@ class Attempt:
             stays = "" if self._task.settings.log_dir else f" (its files stay in {chief.host}:{chief.log_dir})"
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
 
-    def _unreported(self, result: RunResult) -> list[Report]:
-        """The reports in the nodes' results that have not come before; all of them where the run is apart."""
-        assert self._control is not None
-        unreported = []
-        for rank, node in enumerate(result.reports):
-            metrics = node["metrics"] if node["chief"] or node["evaluator"] else ()  # as in summary.history
-            reports = [Report(**fields) for fields in (*metrics, *node.get("system", ()))]
-            unreported += self._control.nodes.new(rank, reports)
-        return unreported
-
     def _driver_results(self, run: Run) -> results.Results:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""
         assert self._control is not None
@@ -277,11 +265,13 @@ class Attempt:
                 )
         return self._control.nodes.results()
 
-    def _read(self, together: results.Results) -> RunResult:
+    def _read(self, control: ControlServer, together: results.Results) -> RunResult:
         template = self._task.template
-        reports = {rank: decode(dict, payload) for rank, payload in results.joined(together.rows, "report")}
-        for report in reports.values():
-            self._progress.write(report.pop("lines", []))
+        control.nodes.take_rows(together.rows)
+        reports = {
+            rank: {**decode(dict, payload), "metrics": control.nodes.metrics(rank)}
+            for rank, payload in results.joined(together.rows, "report")
+        }
         if not reports:
             raise errors.EmptyDataError(
                 "The DataFrame has no rows, so no node was started. Check its filters and joins."

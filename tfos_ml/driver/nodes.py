@@ -1,7 +1,7 @@
 """What the driver knows about the nodes of a run: progress, failure, results, and whether they are alive.
 
-The job's result repeats all reports, so a node that cannot reach the driver can go on without it. A node that outlives
-its task (``TFCluster``) ends when the driver does not answer for the lease.
+Metrics and lines come with the nodes' calls; what has not come so, and where the run is apart all, is in their results.
+A node that outlives its task (``TFCluster``) ends when the driver does not answer for the lease.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
-from tfos_ml.agent.progress_link import KEPT_REPORTS
+from tfos_ml.agent.outbox import KEPT_LINES
 from tfos_ml.common.session_settings import LEASE
 from tfos_ml.common.timeouts import LEASE_GRACE_SECONDS, OUTCOME_SECONDS, RECONNECT_SECONDS, UNHEARD_SECONDS
 from tfos_ml.data.spool import NoRoomError, room_in
@@ -24,20 +25,19 @@ from tfos_ml.errors import NodeLostError, SpoolFullError
 from tfos_ml.protocol import control_messages as messages
 from tfos_ml.protocol import results
 from tfos_ml.protocol.cluster_template import ClusterTemplate, NodeRole
+from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.messages import LogLine, Report
 from tfos_ml.protocol.transport import Service, caller_port
 
 UNKNOWN_HOST = "unknown host"
-R = TypeVar("R", bound=Report | LogLine)
 
 
 class Nodes:
     """The state of a run's nodes; for several threads.
 
     Without `is_wanted`, the nodes are the tasks of one job. With it, they outlive their tasks: they are stopped when
-    the program no longer wants them or one has failed, and their metrics are not kept here, as they come with the
-    results.
+    the program no longer wants them or one has failed.
     """
 
     def __init__(self, template: ClusterTemplate, is_wanted: Callable[[], bool] | None = None):
@@ -48,15 +48,17 @@ class Nodes:
         # set once servers and evaluators are no longer wanted; from the start for the tasks of a job
         self.ending: messages.Ending | None = None if self._outlive_tasks else messages.Ending()
         self._calls: dict[int, int] = {}  # number of each node's latest call
-        self._taken: dict[int, int] = {}  # number of the next report or line of each node
+        self._taken: dict[int, int] = {}  # number of the next report of each node
         self._gone: set[int] = set()  # nodes whose calls count no more
         self._liveness = Liveness()
         self._present: set[int] = set()
         self._died: set[int] = set()  # tasks whose supervisor is gone; Spark repeats them, or tells why they have ended
         self._ports: dict[int, int] = {}  # of the nodes' connections; 0, or no entry, if unknown
         self._progress: dict[int, messages.NodeProgress] = {}
-        self._reports: deque[Report] = deque(maxlen=0 if self._outlive_tasks else KEPT_REPORTS)
-        self._lines: deque[str] = deque(maxlen=KEPT_REPORTS)
+        self._metrics: dict[int, list[Report]] = {}  # of each node, in order
+        self._shown = {template.chief_rank, template.evaluator_rank}  # whose metrics are shown
+        self._to_show: list[Report] = []
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._announcements: deque[messages.Announcement] = deque()
         self._announced = 0
         self._results: dict[int, results.Results] = {}
@@ -74,29 +76,32 @@ class Nodes:
         }
         return Service(actions, {messages.SendResults: self._take_results})
 
-    def new(self, rank: int, reports: Iterable[R]) -> list[R]:
-        """The reports of a node that have not come before: calls may come twice, and a node's result repeats all.
-
-        Reports without a number come only once.
-        """
-        new = []
+    def take(self, rank: int, reports: Iterable[Report | LogLine]) -> None:
+        """Take the reports of a node that have not come before: calls may come twice, and results repeat some."""
         with self.changed:
             for report in reports:
-                number, taken = report.number, self._taken.get(rank, 0)
-                if number is None or number >= taken:
-                    new.append(report)
-                if number is not None:
-                    self._taken[rank] = max(taken, number + 1)
-        return new
+                if report.number < self._taken.get(rank, 0):
+                    continue
+                self._taken[rank] = report.number + 1
+                if isinstance(report, LogLine):
+                    self._lines.append(report.text)
+                    continue
+                if not report.system:
+                    self._metrics.setdefault(rank, []).append(report)
+                if report.system or rank in self._shown:
+                    self._to_show.append(report)
+
+    def take_rows(self, rows: Iterable[Any]) -> None:
+        """Take the reports among result rows: what the nodes had left; where the run is apart, all."""
+        for row in rows:
+            if row.kind == results.REPORTS:
+                self.take(row.rank, decode(list[Report | LogLine], row.payload))
 
     def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
         """Take what is new in a call, which may come twice or late."""
         is_gone = call.rank in self._gone
-        for report in () if is_gone else self.new(call.rank, call.reports):
-            if isinstance(report, LogLine):
-                self._lines.append(report.text)
-            else:
-                self._reports.append(report)
+        if not is_gone:
+            self.take(call.rank, call.reports)
         if not is_gone and call.number > self._calls.get(call.rank, 0):
             self._calls[call.rank], self._progress[call.rank] = call.number, call.progress
             self._present.add(call.rank)
@@ -137,6 +142,7 @@ class Nodes:
         if not received.rows or received.rows.pop().kind != results.END:
             raise pa.ArrowInvalid(f"the results of rank {call.rank} ended early, after {len(received.rows)} rows")
         with self.changed:
+            self.take_rows(received.rows)
             self._results[call.rank] = received
             self.changed.notify_all()
 
@@ -167,11 +173,15 @@ class Nodes:
             return set(self._present)
 
     def take_reports(self) -> list[Report]:
-        """Metrics that have arrived since the last call; if nobody takes them, the oldest are dropped."""
+        """Metrics of the chief and the evaluator, and samples of hosts, that have arrived since the last call."""
         with self.changed:
-            reports = list(self._reports)
-            self._reports.clear()
+            reports, self._to_show = self._to_show, []
             return reports
+
+    def metrics(self, rank: int) -> list[dict[str, Any]]:
+        """All metrics that a node has reported."""
+        with self.changed:
+            return [asdict(report) for report in self._metrics.get(rank, ())]
 
     def take_lines(self, timeout: float = 0) -> list[str]:
         """Lines of output that have arrived since the last call; waits for some, at most `timeout` seconds."""

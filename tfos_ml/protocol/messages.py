@@ -166,14 +166,14 @@ class Report(Struct, frozen=True):
     time: float  # seconds since the epoch
     label: str  # of the node
     system: bool = False  # whether they are those of the host, for MLflow alone
-    number: int | None = None  # among all that the node sends to the driver at once; None: it comes with the result
+    number: int = 0  # among all reports and lines of the node, set by its supervisor
 
 
 class LogLine(Struct, frozen=True):
     """Text of ``ctx.log``, of one line or more; on its way to the driver, of one line."""
 
     text: str
-    number: int | None = None  # as of :class:`Report`
+    number: int = 0  # as of :class:`Report`
 
 
 class Summary(Struct, frozen=True):

@@ -18,6 +18,8 @@ from tfos_ml.common.local_files import FileWriter, LocalFile
 RESULT_SCHEMA = "rank int, kind string, payload binary"
 ARROW_SCHEMA = pa.schema([("rank", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())])
 PAYLOAD_BYTES = 1 << 20
+REPORTS = "reports"
+"""Kind of the rows with metrics and lines that the driver may not have yet."""
 MODEL = "model"
 """Kind of the rows with parts of a packed SavedModel."""
 END = "end"

@@ -384,7 +384,10 @@ class TFCluster:
                 raise unseen from error  # Spark's error of the stream only has its text
             raise
         self._results = self._control.nodes.results()
-        reports = [decode(dict, payload) for _, payload in results.joined(self._results.rows, "report")]
+        reports = [
+            {**decode(dict, payload), "metrics": self._control.nodes.metrics(rank)}
+            for rank, payload in results.joined(self._results.rows, "report")
+        ]
         self.summary = {"nodes": reports, "rows": sum(r["rows"] for r in reports)}
         self._close()
         warn_of_ended(reports)
