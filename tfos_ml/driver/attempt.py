@@ -109,6 +109,7 @@ class Attempt:
         progress: Progress,
         reports: FitReports,
     ):
+        self._control = ControlServer(facts.endpoint, task.template)  # closed with the run
         self._size = size
         self._facts, self._asked = facts, time.monotonic()
         self._decommissioning, self._is_preempted = Decommissioning(spark), False
@@ -123,19 +124,17 @@ class Attempt:
         self._reports = reports
         reports.begin()
         self._waiting = WaitNotice()
-        self._control: ControlServer | None = None
 
     def run(self, df: DataFrame, driver_program: bytes | None) -> RunResult:
         """Run the cluster to its end; raises the first failure, or ``LargerClusterError``."""
         succeeded = False
         try:
-            self._control = ControlServer(self._facts.endpoint, self._task.template)
             run = Run(self._spark, self._task, self._control, self._progress.write, self._show)
             with self._slots, run:
                 began = time.monotonic()
                 job = self._watch(run, df, driver_program)
                 together = results.merged([run.result(job), self._driver_results(run)])
-                result = replace(self._read(self._control, together), job_seconds=time.monotonic() - began)
+                result = replace(self._read(together), job_seconds=time.monotonic() - began)
                 self._show()
                 self._publish(result)
             succeeded = True
@@ -176,7 +175,7 @@ class Attempt:
             self._waits_for_slots(job)
             self._grow()
             self._preempt(job)
-        if job.error is None and not self._nodes() and self._control is not None:
+        if job.error is None and not self._control.nodes.progress():
             host = "spark.tfos_ml.clientHost" if self._task.is_connect_client else "spark.driver.host"
             logger.warning(OUT_OF_REACH, self._control.location, host)
         return job
@@ -188,7 +187,7 @@ class Attempt:
     @property
     def trained(self) -> Position | None:
         """How far the training is, or was a moment ago."""
-        chief = self._nodes().get(self._task.template.chief_rank)
+        chief = self._chief()
         return None if chief is None else chief.trained
 
     @property
@@ -198,7 +197,7 @@ class Attempt:
 
     def _note_saved(self) -> bool:
         """Take the position of the chief's last checkpoint, first that of its start; returns whether it is new."""
-        chief = self._nodes().get(self._task.template.chief_rank)
+        chief = self._chief()
         if chief is None or chief.saved is None or chief.saved == self.saved:
             return False
         self.saved = chief.saved
@@ -219,9 +218,7 @@ class Attempt:
 
     def _preempt(self, job: SparkJob) -> None:
         """If an executor of the nodes leaves, ask them to write a checkpoint, and to end if another attempt follows."""
-        if self._is_preempted or self._control is None:
-            return
-        executor = self._decommissioning.reaches(job)
+        executor = None if self._is_preempted else self._decommissioning.reaches(job)
         if executor is None:
             return
         self._is_preempted = True
@@ -231,31 +228,27 @@ class Attempt:
             logger.warning(LEAVES, executor, saves)
 
     def _waits_for_slots(self, job: SparkJob) -> bool:
-        assert self._control is not None
         present = {rank for rank in self._control.nodes.present() if rank >= self._task.driver_nodes}
-        nodes = self._nodes()
+        nodes = self._control.nodes.progress()
         self._slots.update(bool(present) or not job.waits_for_slots(bool(nodes)), have_met=bool(nodes))
         return not nodes or (not self._task.barrier and self._slots.others_hold())  # a barrier has all or none
 
-    def _nodes(self) -> dict[int, NodeProgress]:
-        return {} if self._control is None else self._control.nodes.progress()
+    def _chief(self) -> NodeProgress | None:
+        return self._control.nodes.progress().get(self._task.template.chief_rank)
 
     def _show(self) -> None:
         """Show what the nodes have reported since the last call."""
-        if self._control is None:
-            return
-        progress = self._nodes()
+        progress = self._control.nodes.progress()
         self._reports.take(self._control.nodes.take_reports())
         self._progress.update(progress)
         self._waiting.update(progress)
-        chief = progress.get(self._task.template.chief_rank)
+        chief = self._chief()
         if chief is not None and chief.tensorboard:
             stays = "" if self._task.settings.log_dir else f" (its files stay in {chief.host}:{chief.log_dir})"
             self._progress.say(f"TensorBoard at {chief.tensorboard}{stays}")
 
     def _driver_results(self, run: Run) -> results.Results:
         """Results that came directly: large models, and those of nodes on the driver's host, which end last."""
-        assert self._control is not None
         deadline = time.monotonic() + (self._task.lease or LEASE_SECONDS)
         while not self._control.nodes.have_results(range(self._task.driver_nodes), POLL_SECONDS):
             run.check()
@@ -265,11 +258,11 @@ class Attempt:
                 )
         return self._control.nodes.results()
 
-    def _read(self, control: ControlServer, together: results.Results) -> RunResult:
+    def _read(self, together: results.Results) -> RunResult:
         template = self._task.template
-        control.nodes.take_rows(together.rows)
+        self._control.nodes.take_rows(together.rows)
         reports = {
-            rank: {**decode(dict, payload), "metrics": control.nodes.metrics(rank)}
+            rank: {**decode(dict, payload), "metrics": self._control.nodes.metrics(rank)}
             for rank, payload in results.joined(together.rows, "report")
         }
         if not reports:

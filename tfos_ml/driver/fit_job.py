@@ -72,7 +72,8 @@ def launch(
         template = templates(tasks + task.driver_nodes) if templates else task.template
         settings = replace(task.settings, restart_count=number, ends_when_preempted=policy.goes_on_after_preemption)
         once = replace(task, template=template, run_id=uuid.uuid4().hex[:12], settings=settings)
-        return Attempt(spark, facts, once, profile, size, progress, reports), rows(template)
+        df = rows(template)
+        return Attempt(spark, facts, once, profile, size, progress, reports), df
 
     with progress:
         result = _Attempts(begin, size, policy).run(tasks, driver_program)

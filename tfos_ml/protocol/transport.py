@@ -170,9 +170,7 @@ class TransportServer:
         if action.type not in self._actions:
             raise pa.ArrowKeyError(f"unknown action {action.type[:40]!r}, expected one of {sorted(self._actions)}")
         request, call = self._actions[action.type]
-        with _refused():
-            message = decode(request, _checked(action.body))
-        return [encode(call(message))]
+        return [encode(call(_message(request, action.body)))]
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         _take(self._puts, descriptor, reader, writer)
@@ -285,23 +283,16 @@ def command(message: Any) -> flight.FlightDescriptor:
 
 
 def _take(offered: Mapping[type[Any], Stream], descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
-    with _refused():
-        message: Any = decode(Union[tuple(offered)], _checked(descriptor.command))  # type: ignore[arg-type]  # noqa: UP007
+    message = _message(Union[tuple(offered)], descriptor.command)  # noqa: UP007
     offered[type(message)](message, reader, writer)
 
 
-@contextlib.contextmanager
-def _refused() -> Iterator[None]:
-    """Within the context, malformed messages raise an error that Arrow Flight sends to the caller."""
-    try:
-        yield
-    except MessageError as error:
-        raise pa.ArrowInvalid(str(error)) from None
-
-
-def _checked(content: Any) -> bytes:
-    """The bytes of a call; raises ``pa.ArrowInvalid`` if there are too many."""
+def _message(message_type: Any, content: Any) -> Any:
+    """The message of a call. If it is malformed or too large, raises an error that Arrow Flight sends to the caller."""
     size = 0 if content is None else len(content)
     if size > MAX_MESSAGE_BYTES:
         raise pa.ArrowInvalid(f"the message has {size} bytes, expected at most {MAX_MESSAGE_BYTES}")
-    return bytes(content or b"")
+    try:
+        return decode(message_type, bytes(content or b""))
+    except MessageError as error:
+        raise pa.ArrowInvalid(str(error)) from None
