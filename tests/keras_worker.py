@@ -226,7 +226,7 @@ def worker_context(data, rank, size, shuffle, directory):
             kind, ndim = kind.value_type, ndim + 1
         dtype = "string" if pa.types.is_string(kind) else kind.to_pandas_dtype().__name__
         specs.append(ColumnSpec(name, name, role, dtype, ndim))
-        shapes.append(fixed_shape(list_extents(values, ndim), ndim))
+        shapes.append(fixed_shape(list_extents(values), ndim))
     schema = FeedSchema(tuple(specs), *(isinstance(data[key], dict) for key in "xyw"))
     rows = row_count(data)
     table = pa.RecordBatch.from_arrays(

@@ -39,7 +39,7 @@ def make_store(tmp_path, monkeypatch):
         for batch in table.to_batches(max_chunksize=rows_a_chunk):
             writer.write(batch)
             writer.flush()
-        extents = [list_extents(c, s.ndim) for c, s in zip(columns, schema.columns, strict=True)]
+        extents = [list_extents(column) for column in columns]
         shapes = [fixed_shape(e, s.ndim) for e, s in zip(extents, schema.columns, strict=True)]
         return RowStore(chunks, schema, shapes, np.array(totals), **options)
 

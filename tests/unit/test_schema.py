@@ -72,7 +72,7 @@ NULLS = [
 
 @pytest.mark.parametrize(("ndim", "rows", "nulls"), NULLS)
 def test_nulls_are_counted_at_every_level(ndim, rows, nulls):
-    assert count_nulls(lists(rows, "int64", ndim), ndim) == nulls
+    assert count_nulls(lists(rows, "int64", ndim)) == nulls
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_nulls_are_counted_at_every_level(ndim, rows, nulls):
     ],
 )
 def test_extents_tell_which_dimensions_are_fixed(ndim, rows, extents, shape):
-    found = list_extents(lists(rows, "int64", ndim), ndim)
+    found = list_extents(lists(rows, "int64", ndim))
     assert found == extents
     assert fixed_shape(found, ndim) == shape
 

@@ -172,8 +172,10 @@ class Feeder(RowSource):
         self._keep_example(checked)
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch without skipped ones."""
-        self._count(batch)
+        """The rows of a batch without skipped ones, which are counted all the same, because row ids include them."""
+        if batch.num_rows:  # without rows, an array may have no memory
+            row_ids = np.asarray(np.from_dlpack(batch.column(ROW_COLUMN)), np.int64)  # without pandas
+            self._counts = total_counts([self._counts, partition_counts(row_ids)])
         specs = self._schema.columns
         columns = [to_storage(column) for column in batch.columns[: len(specs)]]
         kept = self._checks.rows_to_keep(columns)
@@ -196,7 +198,7 @@ class Feeder(RowSource):
         if not batch.num_rows:
             return
         for i, spec in enumerate(self._schema.columns):
-            extents = list_extents(batch.column(i), spec.ndim)
+            extents = list_extents(batch.column(i))
             if spec.constraint.shape is not None:
                 check_extents(extents, spec.constraint.shape, spec.column, spec.constraint.tensor)
             self._extents[i] = merge_extents([self._extents[i], extents])
@@ -206,13 +208,6 @@ class Feeder(RowSource):
         if stream == "train":
             self._train_bytes += sum(map(value_bytes, batch.columns))
         self._writers[stream].write(batch)
-
-    def _count(self, batch: pa.RecordBatch) -> None:
-        """Count rows by source partition. Skipped rows count too, because row ids include them."""
-        if not batch.num_rows:
-            return
-        counts = partition_counts(np.asarray(np.from_dlpack(batch.column(ROW_COLUMN)), np.int64))  # without pandas
-        self._counts = total_counts([self._counts, counts])
 
     def _announce(self, stream: str, chunk: spool.Chunk) -> None:
         self._outstanding[chunk.path] = chunk.size
@@ -238,9 +233,8 @@ class Feeder(RowSource):
     def counts(self) -> RowCounts | None:
         if self._reading.how == "get_data_feed":
             return RowCounts(why="reads with ctx.get_data_feed()")
-        return self._counted() if self._complete else None
-
-    def _counted(self) -> RowCounts:
+        if not self._complete:
+            return None
         return RowCounts(
             pack_counts(self._counts),
             rows=self.rows,

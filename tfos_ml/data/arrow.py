@@ -102,11 +102,12 @@ def list_array(lengths: Sequence[int] | Array, values: pa.Array, nulls: pa.Array
     return pa.ListArray.from_arrays(offsets, values, mask=nulls)
 
 
-def leaves(array: pa.Array) -> pa.Array:
-    """The values of a column at the innermost level of nesting."""
-    while pa.types.is_list(array.type):
-        array = array.flatten()
-    return array
+def levels(array: pa.Array) -> list[pa.Array]:
+    """A column, and its values at each level of nesting; the last holds no lists."""
+    nested = [array]
+    while pa.types.is_list(nested[-1].type):
+        nested.append(nested[-1].flatten())
+    return nested
 
 
 _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
@@ -125,23 +126,22 @@ def value_bytes(array: pa.Array) -> int:
     return len(array) * max(1, arrow_type.bit_width // 8)
 
 
-def count_nulls(array: pa.Array, ndim: int) -> int:
+def count_nulls(array: pa.Array) -> int:
     """Number of nulls in an array, at all levels of nesting."""
-    nulls: int = array.null_count
-    return nulls + (count_nulls(array.flatten(), ndim - 1) if ndim else 0)
+    return sum(level.null_count for level in levels(array))
 
 
-def rows_with_nulls(array: pa.Array, ndim: int) -> Array:
+def rows_with_nulls(array: pa.Array) -> Array:
     """Places of the rows that hold a null at any level, in order; shape ``(n,)``, int64."""
-    places = [np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))]
+    places: list[Array] = []
     ends: list[Array] = []
-    for _ in range(ndim):
-        ends.append(np.cumsum(list_lengths(array)))
-        array = array.flatten()
-        rows = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+    for level in levels(array):
+        rows = np.flatnonzero(level.is_null().to_numpy(zero_copy_only=False))
         for end in reversed(ends):
             rows = np.searchsorted(end, rows, side="right")
         places.append(rows)
+        if pa.types.is_list(level.type):
+            ends.append(np.cumsum(list_lengths(level)))
     return np.unique(np.concatenate(places))
 
 
@@ -158,16 +158,10 @@ Extents = list[tuple[int, int]]
 RowShape = tuple[int | None, ...]
 
 
-def list_extents(array: pa.Array, ndim: int) -> Extents:
+def list_extents(array: pa.Array) -> Extents:
     """Shortest and longest length at each level of nesting; ``[]`` for scalars or no rows."""
-    extents: Extents = []
-    for _ in range(ndim):
-        if not len(array):
-            break
-        bounds = pc.min_max(pc.list_value_length(array))
-        extents.append((bounds["min"].as_py(), bounds["max"].as_py()))
-        array = array.flatten()
-    return extents
+    bounds = [pc.min_max(pc.list_value_length(level)) for level in levels(array)[:-1] if len(level)]
+    return [(limits["min"].as_py(), limits["max"].as_py()) for limits in bounds]
 
 
 def merge_extents(many: Iterable[Extents]) -> Extents:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import count_nulls, leaves, list_lengths, null_error, rows_with_nulls
+from tfos_ml.data.arrow import count_nulls, levels, list_lengths, null_error, rows_with_nulls
 from tfos_ml.data.schema import VECTOR_FIELDS, Array, ColumnSpec, FeedSchema
 from tfos_ml.errors import LabelRangeError, NonFiniteValueError
 
@@ -44,10 +44,10 @@ class RowChecks:
     def _skipped(self, spec: ColumnSpec, column: pa.Array) -> list[Array]:
         """Places of the rows to skip because of one column."""
         skipped_rows = []
-        if nulls := count_nulls(column, spec.ndim):
+        if nulls := count_nulls(column):
             if self._schema.handle_invalid != "skip":
                 raise null_error(nulls, len(column), spec)
-            skipped_rows.append(rows_with_nulls(column, spec.ndim))
+            skipped_rows.append(rows_with_nulls(column))
         if self._schema.handle_invalid != "keep" and not is_finite(column):
             rows = rows_not_finite(column)
             if self._schema.handle_invalid == "error":
@@ -67,7 +67,7 @@ class LabelRange:
     def check(self, column: pa.Array) -> None:
         """Check the rows of a batch, all of them finite; ``LabelRangeError`` if a value is not allowed."""
         self._rows += len(column)
-        column = leaves(column)
+        column = levels(column)[-1]
         values = (column.cast(pa.int8()) if pa.types.is_boolean(column.type) else column).to_numpy(zero_copy_only=False)
         constraint = self._spec.constraint
         if constraint.ignored is not None:
@@ -111,7 +111,7 @@ def is_finite(array: pa.Array) -> bool:
     Computes the sum of the values first, in one pass and without memory. Only if the sum is not finite, it examines the
     values.
     """
-    values = leaves(array)
+    values = levels(array)[-1]
     if pa.types.is_struct(values.type) and [field.name for field in values.type] == VECTOR_FIELDS:
         values = values.flatten()[-1].flatten()
     if not pa.types.is_floating(values.type):
@@ -140,7 +140,7 @@ def rows_not_finite(array: pa.Array) -> Array:
 
 def not_finite_error(array: pa.Array, column: str, rows: Array) -> NonFiniteValueError:
     """The error for some rows of a column in storage form that hold NaN or infinity."""
-    numbers = leaves(array.take(pa.array(rows))).drop_null().to_numpy(zero_copy_only=False)
+    numbers = levels(array.take(pa.array(rows)))[-1].drop_null().to_numpy(zero_copy_only=False)
     nans, infinite = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
     kinds = " and ".join(f"{n} x {kind}" for n, kind in ((nans, "NaN"), (infinite, "infinity")) if n)
     return NonFiniteValueError(

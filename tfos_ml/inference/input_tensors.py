@@ -69,6 +69,6 @@ def checked_shape(column: pa.Array, spec: ColumnSpec, tensor: TensorInfo) -> Row
     shape = row_shape(spec.ndim, tensor)
     if not shape:
         return None
-    check_extents(list_extents(column, spec.ndim), shape, spec.column, f"input '{spec.name}' expects {tensor}")
+    check_extents(list_extents(column), shape, spec.column, f"input '{spec.name}' expects {tensor}")
     padded = tensor.padded or (None,) * spec.ndim
     return tuple(n if length is None else length for n, length in zip(padded, shape, strict=True))

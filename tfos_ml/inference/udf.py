@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import count_nulls, rows_with_nulls, spec_of, to_storage
+from tfos_ml.data.arrow import count_nulls, rows_with_nulls, to_storage
 from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.row_checks import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
@@ -212,8 +212,7 @@ def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bo
     """A mask of the rows without nulls, and without NaN if those are skipped; None if all rows are valid."""
     valid = np.ones(len(columns[0]), dtype=bool)
     for binding, column in zip(scoring.inputs, columns, strict=True):
-        ndim = spec_of(column.type, binding.name, binding.column).ndim
-        nulls = count_nulls(column, ndim)
+        nulls = count_nulls(column)
         if nulls:
             if scoring.handle_invalid == "error":
                 raise NullValueError(
@@ -221,7 +220,7 @@ def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bo
                     "handleInvalid='error' allows no nulls. Fill or drop them, or set handleInvalid to 'skip' or "
                     "'keep'."
                 )
-            valid[rows_with_nulls(column, ndim)] = False
+            valid[rows_with_nulls(column)] = False
         if not looks_for_nan:
             continue
         rows = rows_not_finite(column)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.common.session_settings import SHUFFLE_MEMORY
-from tfos_ml.data.arrow import leaves, longest_by_row
+from tfos_ml.data.arrow import levels, longest_by_row
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.row_order import Int64s, global_indices, shuffled, window_edges
 from tfos_ml.data.schema import Array, FeedSchema
@@ -86,7 +86,7 @@ class RowStore(RowFormat):
         """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
         low, high = np.inf, -np.inf
         for batch in self._each_batch():
-            limits = pc.min_max(leaves(batch.column(column)))
+            limits = pc.min_max(levels(batch.column(column))[-1])
             if limits["min"].is_valid:
                 low, high = min(low, limits["min"].as_py()), max(high, limits["max"].as_py())
         return low, high
