@@ -61,6 +61,14 @@ def reported(epoch):
     return Report({"loss": 0.5}, epoch, None, 0.0, "worker:0")
 
 
+def summary_of(server, rank, left):
+    """The summary of a node whose results bring reports that were left."""
+    parts = {results.REPORTS: encode(left), "report": encode({"label": "worker"})}
+    rows = [row for kind, part in parts.items() for row in results.read_rows(results.row(rank, kind, part))]
+    (summary,) = server.nodes.summaries(rows).values()
+    return {"epochs": [report["epoch"] for report in summary.pop("metrics")], **summary}
+
+
 def test_wait_gone_waits_for_every_node_that_was_heard_of(server, connect):
     client = connect()
     assert server.nodes.wait_gone(0)
@@ -119,9 +127,8 @@ class TestProgressLink:
         assert [report.number for report in reports] == [0, 1, 2, 3]
         connect().call(ReportProgress(0, 1, NodeProgress(), reports[:2]))
         for _ in range(2):
-            server.nodes.take_rows(results.read_rows(results.row(0, results.REPORTS, encode(reports))))
+            assert summary_of(server, 0, reports) == {"label": "worker", "epochs": [0, 1, 2]}
         assert [report.epoch for report in server.nodes.take_reports()] == [0, 1, 2]
-        assert [report["epoch"] for report in server.nodes.metrics(0)] == [0, 1, 2]
         assert server.nodes.take_lines() == ["said"]
         outbox.confirm(reports[:2])
         assert list(outbox.batches()) == [reports[2:]]
@@ -129,7 +136,7 @@ class TestProgressLink:
     def test_metrics_of_all_nodes_are_kept_and_those_of_the_chief_are_shown(self, server, connect):
         connect().call(ReportProgress(4, 1, NodeProgress(), [reported(0)]))
         assert server.nodes.take_reports() == []
-        assert [report["epoch"] for report in server.nodes.metrics(4)] == [0]
+        assert summary_of(server, 4, []) == {"label": "worker", "epochs": [0]}
 
     def test_too_many_lines_drop_the_oldest_and_no_metrics(self, monkeypatch):
         monkeypatch.setattr(outboxes, "KEPT_LINES", 2)

@@ -26,7 +26,6 @@ from tfos_ml.driver.slots import Slots
 from tfos_ml.driver.spark_job import SparkJob
 from tfos_ml.inference import publishing
 from tfos_ml.protocol import results
-from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.control_messages import NodeProgress
 from tfos_ml.protocol.node_task import NodeTask
 from tfos_ml.protocol.training_position import Position
@@ -260,11 +259,7 @@ class Attempt:
 
     def _read(self, together: results.Results) -> RunResult:
         template = self._task.template
-        self._control.nodes.take_rows(together.rows)
-        reports = {
-            rank: {**decode(dict, payload), "metrics": self._control.nodes.metrics(rank)}
-            for rank, payload in results.joined(together.rows, "report")
-        }
+        reports = self._control.nodes.summaries(together.rows)
         if not reports:
             raise errors.EmptyDataError(
                 "The DataFrame has no rows, so no node was started. Check its filters and joins."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +91,6 @@ class Nodes:
                 if report.system or rank in self._shown:
                     self._to_show.append(report)
 
-    def take_rows(self, rows: Iterable[Any]) -> None:
-        """Take the reports among result rows: what the nodes had left; where the run is apart, all."""
-        for row in rows:
-            if row.kind == results.REPORTS:
-                self.take(row.rank, decode(list[Report | LogLine], row.payload))
-
     def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
         """Take what is new in a call, which may come twice or late."""
         is_gone = call.rank in self._gone
@@ -142,7 +136,6 @@ class Nodes:
         if not received.rows or received.rows.pop().kind != results.END:
             raise pa.ArrowInvalid(f"the results of rank {call.rank} ended early, after {len(received.rows)} rows")
         with self.changed:
-            self.take_rows(received.rows)
             self._results[call.rank] = received
             self.changed.notify_all()
 
@@ -177,11 +170,6 @@ class Nodes:
         with self.changed:
             reports, self._to_show = self._to_show, []
             return reports
-
-    def metrics(self, rank: int) -> list[dict[str, Any]]:
-        """All metrics that a node has reported."""
-        with self.changed:
-            return [asdict(report) for report in self._metrics.get(rank, ())]
 
     def take_lines(self, timeout: float = 0) -> list[str]:
         """Lines of output that have arrived since the last call; waits for some, at most `timeout` seconds."""
@@ -277,6 +265,16 @@ class Nodes:
             return self._failure is None and all(map(has_read, ranks))
 
     # The end
+
+    def summaries(self, rows: Sequence[Any]) -> dict[int, dict[str, Any]]:
+        """What nodes report at their end, by rank, with all their metrics; takes what `rows`, their results, bring."""
+        for row in rows:
+            if row.kind == results.REPORTS:
+                self.take(row.rank, decode(list[Report | LogLine], row.payload))
+        return {
+            rank: {**decode(dict, payload), "metrics": list(map(asdict, self._metrics.get(rank, ())))}
+            for rank, payload in results.joined(rows, "report")
+        }
 
     def results(self) -> results.Results:
         """Results that nodes have uploaded; of nodes that are not tasks of a Spark job, all."""

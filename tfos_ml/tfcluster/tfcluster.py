@@ -23,7 +23,6 @@ from tfos_ml.driver.run import Run
 from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.protocol import results
 from tfos_ml.protocol.cluster_template import make_template
-from tfos_ml.protocol.codec import decode
 from tfos_ml.protocol.grace_periods import warn_of_ended
 from tfos_ml.protocol.pickling import pack_program
 from tfos_ml.stages.constraints import SECONDS, integer
@@ -384,10 +383,7 @@ class TFCluster:
                 raise unseen from error  # Spark's error of the stream only has its text
             raise
         self._results = self._control.nodes.results()
-        reports = [
-            {**decode(dict, payload), "metrics": self._control.nodes.metrics(rank)}
-            for rank, payload in results.joined(self._results.rows, "report")
-        ]
+        reports = list(self._control.nodes.summaries(self._results.rows).values())
         self.summary = {"nodes": reports, "rows": sum(r["rows"] for r in reports)}
         self._close()
         warn_of_ended(reports)
