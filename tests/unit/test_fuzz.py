@@ -9,6 +9,7 @@ import io
 import json
 import tarfile
 import tempfile
+import threading
 import tracemalloc
 import warnings
 import zlib
@@ -131,6 +132,7 @@ def frames(content):
 @format_of(encode(PROGRESS), raises=pa.ArrowInvalid)
 def actions_of_a_server(content):
     server = object.__new__(TransportServer)
+    server._changed = threading.Condition()
     server._actions = {"ReportProgress": (ReportProgress, lambda call: None)}
     server.do_action(None, SimpleNamespace(type="ReportProgress", body=content))
 

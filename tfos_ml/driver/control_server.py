@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any
-
-import pyarrow.flight as flight
 
 from tfos_ml.driver.node_exchanges import AllGather
 from tfos_ml.driver.nodes import Nodes
@@ -31,12 +28,6 @@ class ControlServer(TransportServer):
         self.nodes = Nodes(template, is_wanted)
         self.all_gather = AllGather(self.nodes.changed)
         self.feeds = Feeds(self.nodes)
-        super().__init__(endpoint, token, *(part.service() for part in (self.nodes, self.all_gather, self.feeds)))
+        services = (part.service() for part in (self.nodes, self.all_gather, self.feeds))
+        super().__init__(endpoint, token, *services, changed=self.nodes.changed)
         self.address = ControlAddress(self.location, token)
-
-    def do_action(self, context: Any, action: flight.Action) -> list[bytes]:
-        """Answer a call; it holds the lock of the run's state, and wakes those who wait for a change."""
-        with self.nodes.changed:
-            answer = super().do_action(context, action)
-            self.nodes.changed.notify_all()
-            return answer

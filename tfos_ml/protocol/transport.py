@@ -149,11 +149,14 @@ class Service:
 class TransportServer:
     """Listens from construction until it is closed, and answers only members of the run.
 
-    For an address without ports, any free port is used. Two services may not offer the same message. Raises
-    ``ClusterConfigError`` if it cannot listen there.
+    For an address without ports, any free port is used. Two services may not offer the same message. Actions hold the
+    lock of `changed`, and wake those who wait for a change. Raises ``ClusterConfigError`` if it cannot listen there.
     """
 
-    def __init__(self, endpoint: Endpoint | str, token: str, *services: Service):
+    def __init__(
+        self, endpoint: Endpoint | str, token: str, *services: Service, changed: threading.Condition | None = None
+    ):
+        self._changed = changed or threading.Condition()
         endpoint = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self._actions = {
             request.__name__: (request, call) for service in services for request, call in service.actions.items()
@@ -170,7 +173,11 @@ class TransportServer:
         if action.type not in self._actions:
             raise pa.ArrowKeyError(f"unknown action {action.type[:40]!r}, expected one of {sorted(self._actions)}")
         request, call = self._actions[action.type]
-        return [encode(call(_message(request, action.body)))]
+        message = _message(request, action.body)
+        with self._changed:
+            answer = encode(call(message))
+            self._changed.notify_all()
+        return [answer]
 
     def do_put(self, context: Any, descriptor: flight.FlightDescriptor, reader: Any, writer: Any) -> None:
         _take(self._puts, descriptor, reader, writer)
