@@ -82,9 +82,16 @@ class Rows:
     def _gather_column(
         self, column: int, picks: list[tuple[int, Int64s, Int64s]], rows: int, pad_value: float
     ) -> Array:
+        """Rows of a column, always a copy: TensorFlow takes the memory for its own, and writes results into it.
+
+        A write into a view of shared memory, which is mapped for reading, ends the process with SIGSEGV.
+        """
         spec, views = self._format.schema.columns[column], self._views[column]
         if isinstance(views[0], np.ndarray):
-            return _gather_numbers(views, picks, rows)
+            gathered = _empty((rows, *views[0].shape[1:]), views[0].dtype)
+            for batch, group, wanted in picks:
+                gathered[as_index(group)] = views[batch][as_index(wanted)]
+            return gathered
         parts = [to_numpy(views[batch].take(pa.array(wanted)), spec, pad_value) for batch, _, wanted in picks]
         joined = concat_padded(parts, spec, pad_value)
         placed = np.empty_like(joined)
@@ -142,14 +149,3 @@ def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
     """An array in memory of Arrow's pool, whose alignment lets TensorFlow use it without a copy, unlike NumPy's."""
     size = math.prod(shape) * dtype.itemsize
     return np.frombuffer(pa.allocate_buffer(size), np.uint8, size).view(dtype).reshape(shape)
-
-
-def _gather_numbers(views: Sequence[Array], picks: list[tuple[int, Int64s, Int64s]], rows: int) -> Array:
-    """Rows of fixed shape, always a copy: TensorFlow takes the memory for its own, and writes results into it.
-
-    A write into a view of shared memory, which is mapped for reading, ends the process with SIGSEGV.
-    """
-    gathered = _empty((rows, *views[0].shape[1:]), views[0].dtype)
-    for batch, group, wanted in picks:
-        gathered[as_index(group)] = views[batch][as_index(wanted)]
-    return gathered
