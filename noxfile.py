@@ -43,7 +43,6 @@ OLDEST = [  # the lowest of all that setup.cfg names
     "sqlalchemy<2.1",  # MLflow before 3.9 opens a store with no newer one
     "tensorflow-cpu==2.18.*",
     "tqdm==4.66.*",
-    "wrapt==1.14.*",
 ]
 SPARK_4_0 = [
     "mlflow",

@@ -42,7 +42,7 @@ def test_symbolic_build():
     model.compile(optimizer="adam", loss="mse", metrics=["mae"])
     privates.symbolic_build(model, (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])))
     assert (model.built, model.optimizer.built, len(model.trainable_variables)) == (True, True, 2)
-    assert privates.losses_of_outputs(privates.compiled_loss(model))
+    assert privates.losses_of_outputs(model)
 
 
 def test_what_saving_learns_of_classes_is_kept(model, tmp_path):
@@ -94,17 +94,18 @@ def test_is_validation_of_fit():
 
 
 def test_losses_of_outputs_are_those_that_are_computed(model):
-    compiled = privates.compiled_loss(model)
-    plain = privates.losses_of_outputs(compiled)
+    compiled, plain = model._compile_loss, privates.losses_of_outputs(model)
     zeros, ones = {"one": np.zeros((3, 1)), "two": np.zeros((3, 2))}, {"one": np.ones((3, 1)), "two": np.ones((3, 2))}
-    assert [callable(entry.loss) for entry in plain] == [True, True]
-    assert plain[0].loss.name == "of-one"
+    assert [callable(loss) for loss in plain] == [True, True]
+    assert plain[0].name == "of-one"
     assert float(compiled(zeros, ones)) == 2.0
-    try:
-        privates.set_losses_of_outputs(compiled, [e._replace(loss=lambda t, p, w=None: 21.0) for e in plain])
-        assert float(compiled(zeros, ones)) == 42.0
-    finally:
-        privates.set_losses_of_outputs(compiled, plain)
+    with privates.replaced_losses(model, lambda loss, i: lambda t, p, w=None: 21.0 + i):
+        assert float(compiled(zeros, ones)) == 43.0
+    assert privates.losses_of_outputs(model) == plain
+
+
+def test_means_of_the_losses_of_several_outputs(model):
+    assert [metric.name for metric in privates.metrics_of_losses(model)] == ["one_loss", "two_loss"]
 
 
 def test_all_layers_are_those_of_nested_models_each_once():

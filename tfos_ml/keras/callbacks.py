@@ -20,7 +20,6 @@ from tfos_ml.keras.step.epoch_end import LayerState, all_check_equal
 from tfos_ml.keras.step.metrics import MetricSums, numbers
 from tfos_ml.keras.step.variables import metric_variables
 from tfos_ml.keras.training_data import TrainingData
-from tfos_ml.protocol.training_position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,8 +87,6 @@ class EpochState:
     fulfilled: SaveRequest = SaveRequest.NOTHING  # what all have done
     stops_for_epoch: bool = False  # whether ``stop_training`` only keeps Keras from looking for further batches
     logs: dict[str, Any] = field(default_factory=dict)  # of the last step, on this worker's rows
-    replaced: dict[str, float] = field(default_factory=dict)  # logs that do not follow from the metrics' states
-    replaced_in_test: dict[str, float] = field(default_factory=dict)
 
 
 class EpochStartSync(keras.callbacks.Callback):
@@ -106,7 +103,6 @@ class EpochStartSync(keras.callbacks.Callback):
         if resumed and resumed.metrics and state.group.rank == 0:  # those of all rows, to which the others add theirs
             assign_all(metric_variables(self.model), resumed.metrics)
         state.in_step.parallel.bad_step.assign(NO_STEP)
-        state.replaced, state.replaced_in_test = {}, {}
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         request = self._state.store.request()
@@ -129,16 +125,16 @@ class EpochStartSync(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._state.stops_for_epoch:
             self._state.stops_for_epoch = self.model.stop_training = False
-        logs.update(self._state.replaced)
-        logs.update({f"val_{name}": value for name, value in self._state.replaced_in_test.items()})
+        in_step = self._state.in_step
+        logs.update(in_step.metrics.replaced)
+        logs.update({f"val_{name}": value for name, value in in_step.validation_metrics.replaced.items()})
 
 
 class EpochEndSync(keras.callbacks.Callback):
     """The last callback: synchronizes the workers at the end of each pass.
 
     ``epoch_begins(epoch)`` is called after the callbacks of the user, and ``epoch_done(epoch, logs, seconds, stopped)``
-    when an epoch has ended on all workers. The state is saved after every `steps_between` steps. The chief calls
-    `note_position` at most once a second.
+    when an epoch has ended on all workers.
     """
 
     def __init__(
@@ -146,15 +142,11 @@ class EpochEndSync(keras.callbacks.Callback):
         state: EpochState,
         epoch_begins: Callable[[int], None],
         epoch_done: Callable[[int, dict[str, float], float, bool], None],
-        note_position: Callable[[Position, bool], None],
-        steps_between: int | None,
     ):
         super().__init__()
         self._state = state
         self._epoch_begins = epoch_begins
         self._epoch_done = epoch_done
-        self._note_position = note_position
-        self._steps_between = steps_between
         self._elapsed = 0.0 if state.resumed is None else state.resumed.elapsed  # seconds of the epoch that is resumed
         self._began = self._reported_at = 0.0
         self._epoch = self._step = 0
@@ -183,7 +175,8 @@ class EpochEndSync(keras.callbacks.Callback):
                 self._state.stops_for_epoch = self.model.stop_training = True
             return
         is_requested = self._state.in_step.parallel.has_agreed_to_save()
-        is_due = self._steps_between and _crosses(self._epoch * steps, before, self._step, self._steps_between)
+        every = self._state.store.steps_between
+        is_due = every and _crosses(self._epoch * steps, before, self._step, every)
         if is_requested or is_due:
             if not self._state.stops_on_nan:
                 self._all_check_finite()
@@ -194,7 +187,7 @@ class EpochEndSync(keras.callbacks.Callback):
     def _report_position(self) -> None:
         if self._state.group.rank == 0 and time.monotonic() - self._reported_at > TRAINED_SECONDS:
             self._reported_at = time.monotonic()
-            self._note_position(Position(self._epoch, self._step, self._state.data.train.steps), False)
+            self._state.store.note_position(self._epoch, self._step)
 
     def _end_or_continue(self) -> None:
         """End with the state that was saved, if a worker has been told to end; else go on."""
@@ -219,7 +212,7 @@ class EpochEndSync(keras.callbacks.Callback):
             self._all_check_finite()
         batches = self._state.data.train
         share = float(self._state.in_step.parallel.last_share)
-        self._state.replaced = self._state.in_step.metrics.all_end_pass(batches, share, self._state.logs)
+        self._state.in_step.metrics.all_end_pass(batches, share, self._state.logs)
         self._state.in_step.layer_state.all_mean(len(batches) / batches.total)
         if not self._state.stops_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
             _check_weights(self.model, self._epoch)
@@ -229,7 +222,7 @@ class EpochEndSync(keras.callbacks.Callback):
         if batch >= batches.steps - 1:
             in_step = self._state.in_step
             share = float(in_step.parallel.last_share)
-            self._state.replaced_in_test = in_step.validation_metrics.all_end_pass(batches, share, logs or {})
+            in_step.validation_metrics.all_end_pass(batches, share, logs or {})
 
     def _all_check_finite(self) -> None:
         """Raise if a loss was not finite, on the worker where it happened first; the others end because of it.

@@ -19,7 +19,6 @@ from tfos_ml.keras.training import workers_of
 
 if TYPE_CHECKING:
     from tfos_ml.keras.collectives.group import WorkerGroup
-    from tfos_ml.keras.training_data import TrainingData
     from tfos_ml.worker.node_context import NodeContext
 
 
@@ -50,16 +49,20 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
             "states do not add up over rows. Evaluate on one node, with evaluate(df, clusterSize=1), or use metrics "
             "whose states are sums or means over rows."
         )
+
+    def end_pass(batch: int, logs: Any) -> None:
+        if batch >= data.train.steps - 1:
+            metrics.all_end_pass(data.train, float(parallel.last_share), logs or {})
+
+    end = keras.callbacks.LambdaCallback(on_test_batch_end=end_pass)
     try:
         # Not the instance's own evaluate, which DataParallel takes for that of a callback.
-        results = type(model).evaluate(
-            model, data.dataset("train"), callbacks=[end := _Pass(data, parallel, metrics)], return_dict=True, verbose=0
-        )
+        results = type(model).evaluate(model, data.dataset("train"), callbacks=[end], return_dict=True, verbose=0)
     except tf.errors.OpError as error:
         raise data.range_error(error) or error from None
     finally:
         parallel.close()
-    results.update(end.replaced)
+    results.update(metrics.replaced)
     vectors = sorted(name for name, value in results.items() if isinstance(value, dict) or np.ndim(value))
     if vectors:
         raise ModelError(
@@ -68,16 +71,3 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
         )
     return {name: float(value) for name, value in results.items()}, [*notices, *plan.notices]
 
-
-class _Pass(keras.callbacks.Callback):
-    """Ends the pass on all workers."""
-
-    def __init__(self, data: TrainingData, parallel: DataParallel, metrics: MetricSums):
-        super().__init__()
-        self._rows, self._parallel, self._metrics = data.train, parallel, metrics
-        self.replaced: dict[str, float] = {}  # logs that do not follow from the metrics' states
-
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Add the states of the metrics up after the last step."""
-        if batch >= self._rows.steps - 1:
-            self.replaced = self._metrics.all_end_pass(self._rows, float(self._parallel.last_share), logs or {})

@@ -45,9 +45,9 @@ def compiled_parts(model: Any) -> tuple[Any, Any, Any]:
     return model.optimizer, model._compile_loss, model._compile_metrics
 
 
-def compiled_loss(model: Any) -> Any:
-    """The object that computes the losses of all outputs of a built model; None if there is none."""
-    return model._compile_loss
+def metrics_of_losses(model: Any) -> list[Any]:
+    """The means of the losses of several outputs, which Keras keeps among the metrics of a built model."""
+    return list(getattr(model._compile_loss, "metrics", ()))
 
 
 def check_compiled(model: Any, outputs: Any) -> None:
@@ -71,15 +71,24 @@ def check_compiled(model: Any, outputs: Any) -> None:
         numbers.update(before)
 
 
-def losses_of_outputs(compiled: Any) -> list[Any]:
-    """Named tuples of a built :func:`compiled_loss`, one for each output, with the field ``loss``."""
-    losses: list[Any] = compiled._flat_losses
-    return losses
+def losses_of_outputs(model: Any) -> list[Any]:
+    """The losses of a built model, one for each output; none if it has only a ``compute_loss`` of its own."""
+    return [entry.loss for entry in getattr(model._compile_loss, "_flat_losses", None) or ()]
 
 
-def set_losses_of_outputs(compiled: Any, losses: list[Any]) -> None:
-    """Replace what :func:`losses_of_outputs` returns."""
-    compiled._flat_losses = losses
+@contextlib.contextmanager
+def replaced_losses(model: Any, replacing: Callable[[Any, int], Any]) -> Iterator[None]:
+    """Replace each of :func:`losses_of_outputs` by what a function makes of it and its number."""
+    compiled = model._compile_loss
+    plain = getattr(compiled, "_flat_losses", None)
+    if plain is None:
+        yield
+        return
+    compiled._flat_losses = [entry._replace(loss=replacing(entry.loss, i)) for i, entry in enumerate(plain)]
+    try:
+        yield
+    finally:
+        compiled._flat_losses = plain
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:

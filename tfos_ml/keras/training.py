@@ -191,14 +191,8 @@ class _Training:
 
     def _callbacks_in_order(self, epochs: EpochState) -> list[keras.callbacks.Callback]:
         """Those of the user, between the ones that begin and end epochs on all workers together."""
-        epoch_end = EpochEndSync(
-            epochs,
-            epoch_begins=lambda epoch: self._look_at_model(epochs, epoch),
-            epoch_done=self._epoch_done,
-            note_position=self._ctx._node.note_position,
-            steps_between=self._ctx._node.settings.checkpoint_steps,
-        )
-        return [EpochStartSync(epochs), *self._callbacks.values(), epoch_end]
+        look = functools.partial(self._look_at_model, epochs)
+        return [EpochStartSync(epochs), *self._callbacks.values(), EpochEndSync(epochs, look, self._epoch_done)]
 
     def _keep_in_step(self) -> InStep:
         """Find the plan of the training, and wrap the model; all workers do so together."""

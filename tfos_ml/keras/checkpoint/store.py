@@ -83,6 +83,11 @@ class StateStore:
         """Whether there is a ``modelDir``."""
         return bool(self._ctx.checkpoint_dir)
 
+    @property
+    def steps_between(self) -> int | None:
+        """After how many steps the state is saved within an epoch; None for never."""
+        return self._ctx._node.settings.checkpoint_steps
+
     def __enter__(self) -> StateStore:
         if self.has_model_dir:
             self._stack.enter_context(_terminations(self._terminated))
@@ -128,7 +133,7 @@ class StateStore:
         contents = decode(dict[str, bytes], self._group.broadcast_bytes(files, self._ctx.is_chief))
         if not contents:
             if self._ctx.is_chief:
-                self._ctx._node.note_position(Position(0, 0, self._data.train.steps), is_saved=True)
+                self.note_position(0, 0, is_saved=True)
             return None
         state = TrainingState.from_files(contents)
         self._check(state)
@@ -191,8 +196,12 @@ class StateStore:
             assign_all(self._variables.scalars, scalars)
             set_callback_states(self._callbacks, state.callbacks)
 
+    def note_position(self, epoch: int, step: int, is_saved: bool = False) -> None:
+        """Note how far the training is, or, on the chief, what is saved; at most once a second."""
+        self._ctx._node.note_position(Position(epoch, step, self._data.train.steps), is_saved)
+
     def _note_saved(self, state: TrainingState) -> None:
-        self._ctx._node.note_position(Position(state.epoch, state.step, self._data.train.steps), is_saved=True)
+        self.note_position(state.epoch, state.step, is_saved=True)
 
     def save_within_epoch(self, epoch: int, step: int, seconds: float) -> None:
         """Save the state after some steps of an epoch, which has taken so many seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from tfos_ml.errors import ModelError
 from tfos_ml.keras import privates
@@ -14,8 +15,10 @@ from tfos_ml.keras.step.metrics import leaf_metrics
 def is_row_by_row(model: keras.Model) -> bool:
     """Whether a step uses only parts of Keras that treat each row independently of the others."""
     layers = privates.all_layers(model)
-    parts = [*layers, *_losses(model), *leaf_metrics(model)]
+    parts = [*layers, *privates.losses_of_outputs(model), *leaf_metrics(model)]
     if any(isinstance(part, _coupling_classes()) for part in parts):
+        return False
+    if any(layer.activity_regularizer is not None for layer in layers) and _activity_losses_are_sums():
         return False
     parts += [
         *(getattr(part, name, None) for part in parts for name in ("activation", "activity_regularizer")),
@@ -46,12 +49,6 @@ def draws_by_batch(model: keras.Model) -> list[str]:
     return [layer.name for layer in privates.all_layers(model) if isinstance(layer, classes)]
 
 
-def _losses(model: keras.Model) -> list[Any]:
-    compiled = privates.compiled_loss(model)
-    built = privates.losses_of_outputs(compiled) if compiled is not None else None
-    return [entry.loss for entry in built or ()]  # never built with a compute_loss of one's own
-
-
 def _coupling_classes() -> tuple[type, ...]:
     """Keras's layers and losses that may compute over all rows of a batch together, if this version has them.
 
@@ -73,3 +70,10 @@ def _couples(part: Any) -> bool:
 
 def _is_of_keras(part: Any) -> bool:
     return part is None or privates.is_of_keras(part if hasattr(part, "__name__") else type(part))
+
+
+def _activity_losses_are_sums() -> bool:
+    """Whether an activity regularizer adds a sum over rows to the loss, as before Keras 3.13, which takes the mean."""
+    layer = keras.layers.ActivityRegularization(l2=1.0)
+    layer(tf.ones([2, 1]))
+    return float(layer.losses[0]) > 1.5

@@ -222,7 +222,7 @@ class _Probe:
 
     def _of_pass(self, outcomes: Sequence[Outcome]) -> PassReductions:
         places = {id(v): i for i, v in enumerate(metric_variables(self._model))}
-        of_losses = list(getattr(privates.compiled_loss(self._model), "metrics", ()))
+        of_losses = privates.metrics_of_losses(self._model)
         by_step: list[int] = []
         inexact: list[str] = []
         for metric in leaf_metrics(self._model):

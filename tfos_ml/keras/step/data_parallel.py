@@ -91,7 +91,6 @@ class DataParallel:
         self._moments = 0  # computed in the step that is being traced
         self._other_writes = OtherWrites(model)
         self._stack = contextlib.ExitStack()
-        self._wrapped: list[tuple[Any, str]] = []
         self.bad_step = tf.Variable(NO_STEP, dtype=tf.int64, trainable=False)
         self.tracing_seconds = 0.0
         self.save_requested = tf.Variable(0.0, trainable=False)  # 1: this worker asks all to save, or end, after a step
@@ -114,6 +113,8 @@ class DataParallel:
         self._wrap(model, "test_step", self._step_of(False, model.test_step))
         if self._group.size == 1:
             return
+        assert self.terms is not None
+        self._stack.enter_context(self.terms.replaced())
         self._wrap(model, "evaluate", self._evaluating(model.evaluate))
         for name in ("fit", "train_on_batch", "test_on_batch"):
             self._wrap(model, name, _refusing(name))
@@ -125,7 +126,7 @@ class DataParallel:
 
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         setattr(owner, name, wrapper)
-        self._wrapped.append((owner, name))
+        self._stack.callback(delattr, owner, name)
 
     @property
     def drawn(self) -> list[bool]:
@@ -134,8 +135,7 @@ class DataParallel:
 
     def _by_step(self, plan: PassReductions) -> list[Any]:
         """State of metrics that are updated with one number per step, as those of the losses of several outputs."""
-        compiled = privates.compiled_loss(self._model)
-        of_losses = {id(v) for metric in getattr(compiled, "metrics", ()) for v in metric.variables}
+        of_losses = {id(v) for metric in privates.metrics_of_losses(self._model) for v in metric.variables}
         variables = enumerate(metric_variables(self._model))
         return [v for i, v in variables if i in plan.by_step or id(v) in of_losses]
 
@@ -158,11 +158,6 @@ class DataParallel:
     def close(self) -> None:
         """Restore the model, and the classes of optimizers."""
         self._stack.close()
-        for owner, name in self._wrapped:
-            delattr(owner, name)
-        self._wrapped.clear()
-        if self.terms is not None:
-            self.terms.close()
         self._model.train_function = self._model.test_function = None  # Keras makes them again
 
     # Steps

@@ -9,17 +9,16 @@ for terms that are means over rows. The other terms:
   by the share. :mod:`tfos_ml.keras.probe.plan` finds these terms before the first step.
 - A loss over all rows together, such as Dice or a contrastive loss, is computed by each worker from the outputs of all
   workers; its gradient flows back to the worker's own outputs.
-- Up to Keras 3.12 the activity regularizer of a layer adds a sum over rows; later Keras divides it by the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 import tensorflow as tf
-import wrapt
 
 from tfos_ml.keras import privates
 from tfos_ml.keras.collectives.group import WorkerGroup
@@ -29,7 +28,7 @@ OUTPUT_LOSS = "loss-"  # prefix of the terms that are losses of outputs
 
 
 class LossTerms:
-    """Makes the losses of a compiled model those of the global batch, until :meth:`close`.
+    """Makes the losses of a compiled model those of the global batch, within :meth:`replaced`.
 
     While a step is traced, `share` returns this worker's share of the rows, and `rows` their places in the step;
     otherwise `share` returns None. `sums` names the terms that are sums over rows, `together` those that need all rows
@@ -48,23 +47,10 @@ class LossTerms:
         self._model, self._group, self._share, self._rows = model, group, share, rows
         self._sums, self._together = frozenset(sums), frozenset(together)
         self.values: dict[str, Any] = {}
-        self._plain_regularizers: list[tuple[keras.Layer, Any]] = []
-        self._compiled = privates.compiled_loss(model)
-        self._plain = privates.losses_of_outputs(self._compiled) if self._compiled is not None else None
-        if self._plain is not None:
-            in_step = [
-                entry._replace(loss=self._global(entry.loss, f"{OUTPUT_LOSS}{i}"))
-                for i, entry in enumerate(self._plain)
-            ]
-            privates.set_losses_of_outputs(self._compiled, in_step)
-        self._wrap_activity_regularizers()
 
-    def close(self) -> None:
-        """Restore the losses of the model."""
-        for layer, regularizer in self._plain_regularizers:
-            layer.activity_regularizer = regularizer
-        if self._plain is not None:
-            privates.set_losses_of_outputs(self._compiled, self._plain)
+    def replaced(self) -> AbstractContextManager[None]:
+        """Replace the losses of the model's outputs."""
+        return privates.replaced_losses(self._model, lambda loss, i: self._global(loss, f"{OUTPUT_LOSS}{i}"))
 
     def added(self, loss: Any) -> Any:
         """A total loss whose ``add_loss`` terms are those of the global batch."""
@@ -143,30 +129,3 @@ class LossTerms:
         # Outside of all branches by rows, so all workers exchange, in the order of the model's losses.
         denominator = self._group.all_reduce(tf.reshape(here, [1]), name)[0]
         return tf.math.divide_no_nan(total, tf.cast(denominator * share, total.dtype))
-
-    def _wrap_activity_regularizers(self) -> None:
-        layers = [layer for layer in privates.all_layers(self._model) if layer.activity_regularizer is not None]
-        if not layers or not _activity_losses_are_sums():
-            return
-        self._plain_regularizers = [(layer, layer.activity_regularizer) for layer in layers]
-        for layer in layers:
-            layer.activity_regularizer = _SumOverWorkers(layer.activity_regularizer, self._share)
-
-
-class _SumOverWorkers(wrapt.ObjectProxy):  # type: ignore[type-arg]
-    """A regularizer whose share-weighted sums over the workers are the sum over their rows; saved as the plain one."""
-
-    def __init__(self, regularizer: Any, share: Callable[[], tf.Tensor | None]):
-        super().__init__(regularizer)
-        self._self_share = share
-
-    def __call__(self, output: Any) -> Any:
-        loss, share = self.__wrapped__(output), self._self_share()
-        return loss if share is None else loss / tf.cast(share, loss.dtype)
-
-
-def _activity_losses_are_sums() -> bool:
-    """Whether this version of Keras does not divide the result of an activity regularizer by the number of rows."""
-    layer = keras.layers.ActivityRegularization(l2=1.0)
-    layer(tf.ones([2, 1]))
-    return float(layer.losses[0]) > 1.5

@@ -10,41 +10,21 @@ import keras
 import numpy as np
 
 from tfos_ml.keras.collectives.group import WorkerGroup
+from tfos_ml.keras.privates import is_of_keras
 from tfos_ml.keras.step.variables import metric_variables
 
 if TYPE_CHECKING:
     from tfos_ml.keras.step.reduction_plan import PassReductions
     from tfos_ml.worker.global_batches import GlobalBatches
 
-_EXACT = (
-    keras.metrics.AUC,
-    keras.metrics.BinaryIoU,
-    keras.metrics.FalseNegatives,
-    keras.metrics.FalsePositives,
-    keras.metrics.FBetaScore,
-    keras.metrics.IoU,
-    keras.metrics.Mean,
-    keras.metrics.Precision,
-    keras.metrics.PrecisionAtRecall,
-    keras.metrics.R2Score,
-    keras.metrics.Recall,
-    keras.metrics.RecallAtPrecision,
-    keras.metrics.SensitivityAtSpecificity,
-    keras.metrics.SpecificityAtSensitivity,
-    keras.metrics.Sum,
-    keras.metrics.TrueNegatives,
-    keras.metrics.TruePositives,
-)
-
-
 def is_exact(metric: Any, plan: PassReductions) -> bool:
     """Whether the states of a metric, added up over workers, are the state for all rows.
 
-    If it was not tried: true for Keras' own means, sums, counts, AUC, Precision, Recall, F-scores, IoU and R2.
+    If it was not tried: those of all of Keras's own classes are, and of what inherits from one.
     """
     if plan.inexact is not None:
         return metric.name not in plan.inexact
-    return isinstance(metric, _EXACT)
+    return next(filter(is_of_keras, type(metric).__mro__)) is not keras.metrics.Metric
 
 
 def leaf_metrics(model: keras.Model) -> list[Any]:
@@ -64,20 +44,22 @@ class MetricSums:
     """Merges the metrics of all workers.
 
     Metrics whose states add up get the state for all rows, on every worker. The results of the others, which
-    ``inexact`` names, are averaged, weighted by rows.
+    ``inexact`` names, are averaged, weighted by rows. ``replaced`` has the logs of the last pass that do not follow
+    from the metrics' states.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup, plan: PassReductions):
         self._model = model
         self._group = group
         self.own_logs, self.summed_logs, self.renamed = plan.own_logs, plan.summed_logs, plan.renamed
+        self.replaced: dict[str, float] = {}
         self.inexact: list[str] = []
         if group.size > 1:
             self.inexact = [m.name for m in leaf_metrics(model) if not is_exact(m, plan)]
         self._exact = {m.name for m in leaf_metrics(model)} - set(self.inexact)
 
     def all_end_pass(self, batches: GlobalBatches, share: float, logs: Mapping[str, Any]) -> dict[str, float]:
-        """End a pass with the metrics of all workers; returns the logs that have to be replaced.
+        """End a pass with the metrics of all workers; returns ``replaced``.
 
         All workers call it after the same step, with logs of the same names.
         `logs` are those of its last step, and `share` is the part of that step's rows that this worker has.
@@ -94,7 +76,8 @@ class MetricSums:
             results = numbers(self._model.get_metrics_result())
             replaced |= {k: v for k, v in results.items() if k in logs and k not in own}
             replaced |= {log: results[name] for log, name in self.renamed if own}
-        return {**replaced, **averages}
+        self.replaced = {**replaced, **averages}
+        return self.replaced
 
     def all_results(self, batches: GlobalBatches, share: float, logs: Mapping[str, Any]) -> dict[str, float]:
         """Like :meth:`all_end_pass` for a step within the pass: the metrics go on with this worker's rows."""
