@@ -110,7 +110,7 @@ def damage(folder, file, how):
 
 def assert_same(found, state, weights=b"weights"):
     loaded = found.load()
-    assert found.loaded_weights.read_bytes() == weights
+    assert found.weights_file.read_bytes() == weights
     assert repr(loaded) == repr(state)  # as NaN is not equal to itself
 
 

@@ -176,7 +176,6 @@ class TestLayerState:
         layers = [keras.layers.Dense(3, trainable=False), keras.layers.BatchNormalization()]
         model = keras.Sequential([keras.layers.Input((2,)), *layers])
         state = LayerState(model, two)
-        state.begin()
         layers[1].moving_mean.assign([2.0, 4.0, 6.0])
         state.all_mean(0.5)
         assert [array.tolist() for array in sent] == [[1.0, 2.0, 3.0]]

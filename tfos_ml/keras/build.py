@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,7 +100,11 @@ def _create_variables(model: keras.Model, data: TrainingData, has_call: bool) ->
     errors come before the training.
     """
     own = {name for name in ("train_step", "test_step") if _defines(model, name)}
-    is_built = has_call and _build_from_call(model, data, can_fail=bool(own))
+    is_built = False
+    if has_call:
+        with contextlib.suppress(Exception) if own else contextlib.nullcontext():
+            privates.symbolic_build(model, data.element_spec())
+            is_built = True
     if not is_built:
         _trace(model.train_step, data)
     if data.validation.total and "test_step" in own:
@@ -130,30 +134,18 @@ def _defines(model: keras.Model, name: str) -> bool:
     return getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def _build_from_call(model: keras.Model, data: TrainingData, can_fail: bool) -> bool:
-    """Call the model, its loss and its metrics on symbols; returns whether they can be called."""
-    try:
-        privates.symbolic_build(model, data.element_spec())
-    except Exception:
-        if not can_fail:
-            raise
-        return False
-    return True
-
-
 def _load_weights(model: keras.Model, name: str, file: str) -> None:
     """Load only the weights of a file; Keras would also load the optimizer's state, including its learning rate.
 
     Keras goes by its name, which is not that of the path.
     """
-    before = [tf.convert_to_tensor(v) for v in model.optimizer.variables]
-    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+    with tempfile.TemporaryDirectory(prefix="tfos_ml-") as directory:
         path = os.path.join(directory, name)
         os.symlink(file, path)
+        optimizer, model.optimizer = model.optimizer, None
         try:
             model.load_weights(path)
         except ValueError as error:
             raise ModelError(f"initialWeights does not fit the model: {error}") from None
-    for variable, value in zip(model.optimizer.variables, before, strict=True):
-        variable.assign(value)
+        finally:
+            model.optimizer = optimizer

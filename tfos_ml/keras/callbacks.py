@@ -17,7 +17,7 @@ from tfos_ml.keras.checkpoint.store import SaveRequest, StateStore
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.step.data_parallel import NO_STEP, DataParallel
 from tfos_ml.keras.step.epoch_end import LayerState, all_check_equal
-from tfos_ml.keras.step.metrics import MetricSums, numbers
+from tfos_ml.keras.step.metrics import numbers
 from tfos_ml.keras.step.variables import metric_variables
 from tfos_ml.keras.training_data import TrainingData
 
@@ -62,23 +62,13 @@ def _has_hook(callback: Any, hook: str, quiet: Sequence[type]) -> bool:
 
 
 @dataclass
-class InStep:
-    """What keeps a model in step with those of the other workers, as long as it is compiled as it is."""
-
-    parallel: DataParallel
-    metrics: MetricSums
-    validation_metrics: MetricSums
-    layer_state: LayerState
-
-
-@dataclass
 class EpochState:
     """The state that the first and the last callback share."""
 
     group: WorkerGroup
     data: TrainingData
     store: StateStore
-    in_step: InStep
+    parallel: DataParallel  # another one once a callback has compiled the model again
     resumed: TrainingState | None  # what the training continues from
     stops_on_nan: bool  # whether a callback ends the training where a loss is not finite; else that is an error
     shares_logs: bool  # whether the logs of batches are the same on all workers, since a callback may decide by them
@@ -102,32 +92,32 @@ class EpochStartSync(keras.callbacks.Callback):
         state.data.all_begin_epoch(epoch, resumed.step if resumed else 0)
         if resumed and resumed.metrics and state.group.rank == 0:  # those of all rows, to which the others add theirs
             assign_all(metric_variables(self.model), resumed.metrics)
-        state.in_step.parallel.bad_step.assign(NO_STEP)
+        state.parallel.bad_step.assign(NO_STEP)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         request = self._state.store.request()
         if request > self._state.fulfilled:
             self._state.requested = request
-            self._state.in_step.parallel.save_requested.assign(1.0)
+            self._state.parallel.save_requested.assign(1.0)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._state.logs = dict(logs)
         if self._state.shares_logs:
-            in_step = self._state.in_step
-            share = float(in_step.parallel.last_share)
+            parallel = self._state.parallel
+            share = float(parallel.last_share)
             # All workers: whether logs are shared follows from the callbacks, chief_only ones included.
-            logs.update(in_step.metrics.all_results(self._state.data.train, share, self._state.logs))
+            logs.update(parallel.train_metrics.all_results(self._state.data.train, share, self._state.logs))
         if self._state.stops_on_nan:  # on all workers, which have the same callbacks, after each step
-            own = int(self._state.in_step.parallel.bad_step)
+            own = int(self._state.parallel.bad_step)
             if self._state.group.all_max_number(own) > NO_STEP:
                 logs["loss"] = float("nan")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if self._state.stops_for_epoch:
             self._state.stops_for_epoch = self.model.stop_training = False
-        in_step = self._state.in_step
-        logs.update(in_step.metrics.replaced)
-        logs.update({f"val_{name}": value for name, value in in_step.validation_metrics.replaced.items()})
+        parallel = self._state.parallel
+        logs.update(parallel.train_metrics.replaced)
+        logs.update({f"val_{name}": value for name, value in parallel.test_metrics.replaced.items()})
 
 
 class EpochEndSync(keras.callbacks.Callback):
@@ -161,7 +151,7 @@ class EpochEndSync(keras.callbacks.Callback):
         self._began, self._elapsed = time.monotonic() - self._elapsed, 0.0
         self._all_agree_to_stop()
         self._epoch_begins(epoch)
-        self._state.in_step.layer_state.begin()
+        self._layer_state = LayerState(self.model, self._state.group)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if self._state.agrees_on_batches:
@@ -174,7 +164,7 @@ class EpochEndSync(keras.callbacks.Callback):
             if first and not self.model.stop_training:
                 self._state.stops_for_epoch = self.model.stop_training = True
             return
-        is_requested = self._state.in_step.parallel.has_agreed_to_save()
+        is_requested = self._state.parallel.has_agreed_to_save()
         every = self._state.store.steps_between
         is_due = every and _crosses(self._epoch * steps, before, self._step, every)
         if is_requested or is_due:
@@ -196,7 +186,7 @@ class EpochEndSync(keras.callbacks.Callback):
         # which hears of one's end, might else end the chief too soon.
         if self._state.group.all_max_number(float(self._state.requested)) < SaveRequest.END:
             self._state.fulfilled = SaveRequest.SAVE
-            self._state.in_step.parallel.withdraw_save_request()
+            self._state.parallel.withdraw_save_request()
             return
         if self._state.requested == SaveRequest.END:
             raise PreemptedError(
@@ -211,25 +201,24 @@ class EpochEndSync(keras.callbacks.Callback):
         if not self._state.stops_on_nan:
             self._all_check_finite()
         batches = self._state.data.train
-        share = float(self._state.in_step.parallel.last_share)
-        self._state.in_step.metrics.all_end_pass(batches, share, self._state.logs)
-        self._state.in_step.layer_state.all_mean(len(batches) / batches.total)
+        parallel = self._state.parallel
+        parallel.train_metrics.all_end_pass(batches, float(parallel.last_share), self._state.logs)
+        self._layer_state.all_mean(len(batches) / batches.total)
         if not self._state.stops_on_nan or not self.model.stop_training:  # else TerminateOnNaN has seen it
             _check_weights(self.model, self._epoch)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         batches = self._state.data.validation
         if batch >= batches.steps - 1:
-            in_step = self._state.in_step
-            share = float(in_step.parallel.last_share)
-            in_step.validation_metrics.all_end_pass(batches, share, logs or {})
+            parallel = self._state.parallel
+            parallel.test_metrics.all_end_pass(batches, float(parallel.last_share), logs or {})
 
     def _all_check_finite(self) -> None:
         """Raise if a loss was not finite, on the worker where it happened first; the others end because of it.
 
         All workers call it after the same step: the last one, or one after which they save.
         """
-        group, own = self._state.group, int(self._state.in_step.parallel.bad_step)
+        group, own = self._state.group, int(self._state.parallel.bad_step)
         place = own * group.size + group.rank if own > NO_STEP else math.inf
         first = -group.all_max_number(-place)
         if first == math.inf:
@@ -251,7 +240,7 @@ class EpochEndSync(keras.callbacks.Callback):
         self._all_agree_to_stop()
         values = numbers(logs or {})
         self._epoch_done(epoch, values, time.monotonic() - self._began, self.model.stop_training)
-        if self._state.in_step.parallel.has_agreed_to_save():
+        if self._state.parallel.has_agreed_to_save():
             self._end_or_continue()
 
 

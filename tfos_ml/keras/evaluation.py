@@ -13,7 +13,6 @@ from tfos_ml.errors import ModelError
 from tfos_ml.keras.build import KerasFit, build_model
 from tfos_ml.keras.probe.plan import find_plan
 from tfos_ml.keras.step.data_parallel import DataParallel
-from tfos_ml.keras.step.metrics import MetricSums
 from tfos_ml.keras.step.variables import TrainingVariables
 from tfos_ml.keras.training import workers_of
 
@@ -42,7 +41,7 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
     variables = TrainingVariables.of_step(model)
     plan = find_plan(variables, data, group, tests=True, trains=False)
     parallel = DataParallel(variables, group, plan, functools.cache(lambda train: data.stand_in(train=True)))
-    metrics = MetricSums(model, group, plan.test)
+    metrics = parallel.test_metrics
     if metrics.inexact:
         raise ModelError(
             f"Metrics {metrics.inexact} cannot be combined exactly from the results of {group.size} nodes: their "
@@ -70,4 +69,3 @@ def evaluate_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> tupl
             "one metric per class."
         )
     return {name: float(value) for name, value in results.items()}, [*notices, *plan.notices]
-

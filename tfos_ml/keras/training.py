@@ -23,7 +23,6 @@ from tfos_ml.keras.callbacks import (
     EpochEndSync,
     EpochStartSync,
     EpochState,
-    InStep,
     acts_on_batches,
     reads_logs_of_batches,
     runs_here,
@@ -42,8 +41,6 @@ from tfos_ml.keras.probe.known_layers import is_row_by_row
 from tfos_ml.keras.probe.plan import find_plan
 from tfos_ml.keras.step.batch_normalization import is_batch_normalization
 from tfos_ml.keras.step.data_parallel import DataParallel, not_exchanged
-from tfos_ml.keras.step.epoch_end import LayerState
-from tfos_ml.keras.step.metrics import MetricSums
 from tfos_ml.keras.step.reduction_plan import ReductionPlan
 from tfos_ml.keras.step.variables import TrainingVariables
 from tfos_ml.keras.training_data import TrainingData
@@ -185,8 +182,8 @@ class _Training:
         except tf.errors.OpError as error:
             raise self._data.range_error(error) or not_exchanged(error) or error from None
         finally:
-            epochs.in_step.parallel.close()
-        self._tracing_seconds += epochs.in_step.parallel.tracing_seconds
+            epochs.parallel.close()
+        self._tracing_seconds += epochs.parallel.tracing_seconds
         self._summarize()
 
     def _callbacks_in_order(self, epochs: EpochState) -> list[keras.callbacks.Callback]:
@@ -194,23 +191,21 @@ class _Training:
         look = functools.partial(self._look_at_model, epochs)
         return [EpochStartSync(epochs), *self._callbacks.values(), EpochEndSync(epochs, look, self._epoch_done)]
 
-    def _keep_in_step(self) -> InStep:
+    def _keep_in_step(self) -> DataParallel:
         """Find the plan of the training, and wrap the model; all workers do so together."""
         validates = bool(self._data.validation.total)
         plan = find_plan(self._variables, self._data, self._group, validates)
         if self._task.has_local_statistics and self._group.size > 1:
             plan = _with_local_statistics(plan, self._model)
         self._note(plan.notices)
-        metrics = MetricSums(self._model, self._group, plan.train)
-        validation_metrics = MetricSums(self._model, self._group, plan.test)
-        self._note_limits({*metrics.inexact, *(validation_metrics.inexact if validates else ())})
         stand_in, saves = functools.cache(self._data.stand_in), self.store.has_model_dir
         parallel = DataParallel(self._variables, self._group, plan, stand_in, agrees_on_saves=saves)
-        return InStep(parallel, metrics, validation_metrics, LayerState(self._model, self._group))
+        self._note_limits({*parallel.train_metrics.inexact, *(parallel.test_metrics.inexact if validates else ())})
+        return parallel
 
     def _look_at_model(self, epochs: EpochState, epoch: int) -> None:
         """Begin anew with the model if a callback has compiled it again; all workers ask this together."""
-        before = epochs.in_step.parallel
+        before = epochs.parallel
         has_changed = before.is_compiled_again
         # All workers, at the beginning of each epoch, whatever their own callbacks have done.
         if bool(self._group.all_max_number(float(has_changed))) != has_changed:
@@ -226,7 +221,7 @@ class _Training:
         settle_execution(self._model, self._group, self._notices)
         self._variables = _variables_of(self._model, self._data, self._group, self._ctx)
         self.store.renew(self._variables, epoch)
-        epochs.in_step = self._keep_in_step()
+        epochs.parallel = self._keep_in_step()
         self._model.make_train_function()
 
     def _note(self, notices: Iterable[str]) -> None:

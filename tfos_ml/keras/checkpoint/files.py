@@ -82,13 +82,11 @@ class Checkpoints:
 
     @property
     def weights_file(self) -> Path:
-        """The file of the weights, a part of each checkpoint; write it after :meth:`wait`, and before :meth:`save`."""
-        return self._scratch / WEIGHTS
+        """The file of the weights, a part of each checkpoint, which :meth:`load` copies.
 
-    @property
-    def loaded_weights(self) -> Path:
-        """A copy of the file of the weights, from the checkpoint that was loaded."""
-        return self._scratch / f"loaded-{WEIGHTS}"
+        Write it after :meth:`wait`, and before :meth:`save`.
+        """
+        return self._scratch / WEIGHTS
 
     def save(self, state: TrainingState) -> None:
         """Begin to write a checkpoint, in a thread.
@@ -219,7 +217,7 @@ class Checkpoints:
         for file, checksum in about["files"].items():
             if file == WEIGHTS:
                 self._postpone(self._fs.get_file_info(f"{self._root}/{name}/{file}").size or 0)
-                with open(self.loaded_weights, "wb") as weights:
+                with open(self.weights_file, "wb") as weights:
                     self._read(f"{name}/{file}", weights, checksum)
             else:
                 self._read(f"{name}/{file}", data := io.BytesIO(), checksum)

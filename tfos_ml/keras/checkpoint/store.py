@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +75,6 @@ class StateStore:
         self.wait()
         self._variables = variables
         self._compiled_again = f", compiled again by a callback before epoch {epoch + 1}"
-        vars(self).pop("_identity", None)
 
     @property
     def has_model_dir(self) -> bool:
@@ -110,7 +108,7 @@ class StateStore:
             return SaveRequest.END
         return SaveRequest.SAVE if self._ctx._node.should_save() else SaveRequest.NOTHING
 
-    @cached_property
+    @property
     def _identity(self) -> str:
         """What a checkpoint must have in common with the fit that continues from it."""
         shapes = [(tuple(v.shape), str(v.dtype)) for v in self._variables.shared]
@@ -139,7 +137,7 @@ class StateStore:
         self._check(state)
         if self._checkpoints:
             self._note_saved(state)
-            load_weights(self._variables, self._checkpoints.loaded_weights, state.variables, state.digest)
+            load_weights(self._variables, self._checkpoints.weights_file, state.variables, state.digest)
             assign_all(self._variables.seeds, state.seeds)
         broadcast_variables(self._variables, self._group, self._ctx.is_chief)
         state.variables.clear()  # the model has them now, and they may be as large as all of it
@@ -197,7 +195,7 @@ class StateStore:
             set_callback_states(self._callbacks, state.callbacks)
 
     def note_position(self, epoch: int, step: int, is_saved: bool = False) -> None:
-        """Note how far the training is, or, on the chief, what is saved; at most once a second."""
+        """Note on the chief how far the training is, or how far what is saved."""
         self._ctx._node.note_position(Position(epoch, step, self._data.train.steps), is_saved)
 
     def _note_saved(self, state: TrainingState) -> None:

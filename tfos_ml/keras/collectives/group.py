@@ -114,8 +114,11 @@ class WorkerGroup:
         peers = self._peers
         if self.size == 1:
             return value
+        if peers is not None and tf.executing_eagerly():
+            return tf.constant(peers.all_reduce(value.numpy(), op))
         if peers is not None:
-            return self._in_order(lambda array: peers.all_reduce(array, op), value, value.shape)
+            (result,) = self._in_order(lambda array: peers.all_reduce(array, op), [value], [value.dtype])
+            return tf.ensure_shape(result, value.shape)
         return tf.raw_ops.CollectiveReduceV2(
             input=value,
             group_size=self.size,
@@ -129,18 +132,10 @@ class WorkerGroup:
             is_stateless=False,
         )
 
-    def _in_order(self, call: Callable[[Array], Array], value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-        """Run an exchange in the order of the program."""
-        if tf.executing_eagerly():
-            return tf.constant(call(value.numpy()))
-        with self._one_after_another() as done:
-            result = tf.numpy_function(call, [value], value.dtype)
-            done(result)
-        return tf.ensure_shape(result, shape)
-
-    @contextlib.contextmanager
-    def _one_after_another(self) -> Iterator[Callable[[tf.Tensor], None]]:
-        """Around an exchange in a function; yields what to call with its result.
+    def _in_order(
+        self, call: Callable[..., Any], values: Sequence[tf.Tensor], dtypes: Sequence[tf.DType]
+    ) -> list[tf.Tensor]:
+        """Run an exchange in a function, in the order of the program.
 
         TensorFlow would run whichever exchange is ready. But what assigns one variable, in a branch, too,
         runs in the order of the program.
@@ -149,12 +144,10 @@ class WorkerGroup:
             with tf.init_scope():
                 self._exchanges = tf.Variable(0, dtype=tf.int64, trainable=False)
         with tf.control_dependencies([self._exchanges.assign_add(1)]):
-            yield self._note_exchange
-
-    def _note_exchange(self, result: tf.Tensor) -> None:
-        assert self._exchanges is not None
-        with tf.control_dependencies([result]):
-            self._exchanges.assign_add(1)
+            results: list[tf.Tensor] = tf.numpy_function(call, values, dtypes)
+            with tf.control_dependencies(results[:1]):
+                self._exchanges.assign_add(1)
+        return results
 
     def _all_gather(self, value: tf.Tensor, instance_key: tf.Tensor) -> tf.Tensor:
         return tf.raw_ops.CollectiveGatherV2(
@@ -242,10 +235,7 @@ class WorkerGroup:
         def exchange(*own: Array) -> list[Array]:
             return form.join(own, peers.all_gather)
 
-        with self._one_after_another() as done:
-            joined = tf.numpy_function(exchange, arrays, [tf.int64, *(a.dtype for a in arrays)])
-            done(joined[0])
-        return form.unpacked(joined)
+        return form.unpacked(self._in_order(exchange, arrays, [tf.int64, *(a.dtype for a in arrays)]))
 
     def _gather_slices(
         self, gradient: tf.IndexedSlices, weight: tf.Tensor, shape: tf.TensorShape, longest: tf.Tensor, name: str

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.schema import Array
+from tfos_ml.keras.collectives.segmented_sum import combined
 
 Joined: TypeAlias = dict[int, tuple[tf.IndexedSlices, tf.Tensor]]
 """The slices of all workers, and the largest number that a worker has, by number of their variable."""
@@ -84,15 +85,9 @@ def join(own: Sequence[Array], sizes: Array, all_gather: Gather) -> list[Array]:
             parts[-1].append(message[start:end].view(array.dtype))
             start = end
     by_worker, by_array = np.stack(counts), [*zip(*parts, strict=True)]
+    sums = [combined(shares, np.empty_like(shares[0]), np.add) for shares in by_array[len(sizes) :]]
     tables = [_by_table(shares, by_worker * size) for shares, size in zip(by_array, sizes, strict=False)]
-    return [by_worker.max(0), by_worker.sum(0), *tables, *map(_sum, by_array[len(sizes) :])]
-
-
-def _sum(shares: Sequence[Array]) -> Array:
-    total = np.add(shares[0], shares[1])
-    for share in shares[2:]:
-        np.add(total, share, out=total)
-    return total
+    return [by_worker.max(0), by_worker.sum(0), *tables, *sums]
 
 
 def _by_table(parts: Sequence[Array], lengths: Array) -> Array:

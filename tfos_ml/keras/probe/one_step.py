@@ -216,7 +216,7 @@ class StepTrials:
             {i: sketch(v) for i, v in enumerate(values) if not np.array_equal(v, self.start[i])},
             numbers(logs or {}),
             numbers(self._model.get_metrics_result()),
-            parallel.drawn,
+            parallel.rows_of_step.drawn,
             parallel.updated,
             shares.gradients,
         )

@@ -8,7 +8,7 @@ with respect to the global moments are summed over workers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -16,15 +16,16 @@ import tensorflow as tf
 from tfos_ml.keras.collectives.group import WorkerGroup
 
 
-class StepWeights:
+class StepWeights(NamedTuple):
     """The weights of one worker in one step, for one call of a layer.
 
     `rows` is 1.0 if the worker has rows in the step, else 0.0. `loss` is the factor of its loss in the step's loss.
     `name` names the call, and is the same on all workers.
     """
 
-    def __init__(self, rows: tf.Tensor, loss: tf.Tensor, name: str):
-        self.rows, self.loss, self.name = rows, loss, name
+    rows: tf.Tensor
+    loss: tf.Tensor
+    name: str
 
 
 def is_batch_normalization(layer: Any) -> bool:

@@ -30,6 +30,7 @@ from tfos_ml.keras import privates
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.step.batch_normalization import StepWeights, global_moments, is_batch_normalization
 from tfos_ml.keras.step.losses import LossTerms
+from tfos_ml.keras.step.metrics import MetricSums
 from tfos_ml.keras.step.optimizers import Update, intercepted
 from tfos_ml.keras.step.other_writes import OtherWrites
 from tfos_ml.keras.step.random_draws import NOT_BY_ROW, RowsOfStep
@@ -63,6 +64,7 @@ class DataParallel:
     A step may update variables several times, with several optimizers. ``bad_step`` is the first step of the pass in
     which this worker's own loss was not finite; -1 if there is none. ``last_share`` is the part of the rows of the last
     step that this worker had. ``tracing_seconds`` is the time that TensorFlow has spent tracing training steps.
+    ``train_metrics`` and ``test_metrics`` end passes. ``rows_of_step`` are those of the last step.
 
     Batches come with their :class:`~tfos_ml.worker.global_batches.Step`; a step on others is plain Keras's.
     `stand_in` returns a batch of one row, for training or for a test, to compute on in steps without rows of this
@@ -85,7 +87,7 @@ class DataParallel:
         self._plan = plan
         self._share: tf.Tensor | None = None
         self._step: tf.Tensor | None = None
-        self._rows_of_step: Any = None  # where they are
+        self.rows_of_step: Any = None
         self.updated: list[str] = []  # paths of the variables whose gradients the step has summed, in order
         self._applied = 0  # how often it has updated variables
         self._moments = 0  # computed in the step that is being traced
@@ -100,8 +102,10 @@ class DataParallel:
         self.terms: LossTerms | None = None
         if group.size > 1:
             self.terms = LossTerms(
-                model, group, lambda: self._share, lambda: self._rows_of_step, plan.sums, plan.together
+                model, group, lambda: self._share, lambda: self.rows_of_step, plan.sums, plan.together
             )
+        self.train_metrics = MetricSums(model, group, plan.train)
+        self.test_metrics = MetricSums(model, group, plan.test)
         self._assigned = [variables.of_program[i] for i in plan.assigned] if group.size > 1 else []
         self._wrap_model()
 
@@ -127,11 +131,6 @@ class DataParallel:
     def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         setattr(owner, name, wrapper)
         self._stack.callback(delattr, owner, name)
-
-    @property
-    def drawn(self) -> list[bool]:
-        """Whether each draw of random numbers of the last step was one for rows."""
-        return self._rows_of_step.drawn
 
     def _by_step(self, plan: PassReductions) -> list[Any]:
         """State of metrics that are updated with one number per step, as those of the losses of several outputs."""
@@ -190,9 +189,9 @@ class DataParallel:
                 self._share = tf.cast(rows, tf.float64) / tf.cast(place.total, tf.float64)
                 self.last_share.assign(self._share)
                 places = tf.cond(rows > 0, lambda: place.places, lambda: tf.constant([0], tf.int64))
-                self._rows_of_step = self._rows_of(places, place.total)
-                self._rows_of_step.known = reductions.draws
-                with self._rows_of_step.draws():
+                self.rows_of_step = self._rows_of(places, place.total)
+                self.rows_of_step.known = reductions.draws
+                with self.rows_of_step.draws():
                     return self._shared_step(original, data, trains, reductions)
             finally:
                 self._share = self._step = None
@@ -214,7 +213,7 @@ class DataParallel:
         for key, variable in state.items():
             after = tf.convert_to_tensor(variable)
             if key in by_step:  # one worker adds what is counted, the one with the first row
-                part = self._share if after.dtype.is_floating else self._rows_of_step.places[0] == 0
+                part = self._share if after.dtype.is_floating else self.rows_of_step.places[0] == 0
                 after = before[key] + (after - before[key]) * tf.cast(part, after.dtype)
             variable.assign(tf.where(has_rows, after, before[key]))
         if trains:

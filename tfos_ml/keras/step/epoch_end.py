@@ -16,19 +16,16 @@ _TOLERANCE = 1e-3  # of a variable's norm; processors of different makes round d
 
 
 class LayerState:
-    """State that is not trained by gradients, such as BatchNormalization's moving statistics.
+    """State that is not trained by gradients, such as BatchNormalization's moving statistics, in one epoch.
 
-    At the end of an epoch, all workers get the row-weighted mean of their states. State that no worker has changed,
-    such as frozen weights, is neither sent nor copied, and keeps its exact value.
+    At its beginning, when this object is made, the state is the same on all workers; at its end, they get the
+    row-weighted mean of their states. State that no worker has changed, such as frozen weights, is neither sent nor
+    copied, and keeps its exact value.
     """
 
     def __init__(self, model: keras.Model, group: WorkerGroup):
         self._group = group
         self._variables = [v for v in model.non_trainable_variables if "float" in v.dtype] if group.size > 1 else []
-        self._before: list[int] = []
-
-    def begin(self) -> None:
-        """Note the state at the beginning of an epoch, when it is the same on all workers."""
         self._before = self._checksums()
 
     def all_mean(self, weight: float) -> None:

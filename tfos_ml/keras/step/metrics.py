@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tfos_ml.keras.step.reduction_plan import PassReductions
     from tfos_ml.worker.global_batches import GlobalBatches
 
+
 def is_exact(metric: Any, plan: PassReductions) -> bool:
     """Whether the states of a metric, added up over workers, are the state for all rows.
 
