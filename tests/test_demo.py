@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib.image
 import pytest
 
 DEMO = Path(__file__).parents[1] / "examples" / "digits.py"
@@ -40,6 +39,8 @@ def assert_accurate(text):
 
 def assert_picture(path):
     """A picture of a useful size that is not of one color."""
+    import matplotlib.image
+
     pixels = matplotlib.image.imread(path)
     assert min(pixels.shape[:2]) > 300
     assert pixels[..., :3].std() > 0.1

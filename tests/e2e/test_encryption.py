@@ -17,7 +17,8 @@ ENCRYPTED = {
 
 @pytest.fixture(scope="module")
 def several_executors(sessions):
-    return sessions.get("local-cluster[2,1,1024]", **ENCRYPTED)
+    """One is enough: only in a local session there is nothing to encrypt."""
+    return sessions.get("local-cluster[1,2,1024]", **ENCRYPTED)
 
 
 @pytest.fixture
@@ -36,6 +37,7 @@ def regression():
 
 def test_workers_of_keras_estimator_train(df):
     estimator = KerasEstimator(model=regression, clusterSize=2, epochs=2, batchSize=16, seed=3, verbose=0)
+    estimator.setNodeEnv({"TFOS_ML_PRELOAD": "1"})  # the executor imports TensorFlow for both
     fitted = estimator.fit(df)
     assert fitted.summary.history["loss"][1] < fitted.summary.history["loss"][0]
 

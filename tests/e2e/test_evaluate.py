@@ -108,7 +108,7 @@ def with_weights_of(fitted, model, tmp_path):
 def test_evaluate_is_that_of_keras_over_any_partitions_and_nodes(sessions, tmp_path, master, sizes):
     spark, rows = sessions.get(master), tokens()
     df = frame(spark, rows)
-    estimator = KerasEstimator(model=two_outputs, batchSize=BATCH, clusterSize=2, verbose=0, **COLUMNS)
+    estimator = KerasEstimator(model=two_outputs, batchSize=BATCH, verbose=0, **COLUMNS)
     fitted = estimator.fit(df.coalesce(2))
     expected = in_one_process(with_weights_of(fitted, two_outputs(), tmp_path), rows)
     PipelineModel(stages=[fitted]).write().overwrite().save(f"{tmp_path}/model")

@@ -37,7 +37,9 @@ class Outcomes:
 
 @pytest.fixture(scope="module")
 def outcomes():
-    return Outcomes()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TFOS_ML_PRELOAD", "0")  # nodes of these need no TensorFlow
+        yield Outcomes()
 
 
 def named(name):

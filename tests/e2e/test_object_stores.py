@@ -38,15 +38,20 @@ def store(server):
 
 
 @pytest.fixture
-def spark(sessions, server):
-    """A session whose settings for s3a:// are those of the store; the environment knows nothing of it."""
-    return sessions.get(
-        "local[2]",
-        spark_hadoop_fs_s3a_endpoint=server.endpoint,
-        spark_hadoop_fs_s3a_endpoint_region="us-east-1",
-        spark_hadoop_fs_s3a_access_key=ACCESS_KEY,
-        spark_hadoop_fs_s3a_secret_key=SECRET_KEY,
-    )
+def spark(spark, server):
+    """A session whose settings for s3a:// are those of the store, as if they had come with spark.hadoop.* ones."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    settings = {
+        "endpoint": server.endpoint,
+        "endpoint.region": "us-east-1",
+        "access.key": ACCESS_KEY,
+        "secret.key": SECRET_KEY,
+    }
+    for name, value in settings.items():
+        hadoop.set(f"fs.s3a.{name}", value)
+    yield spark
+    for name in settings:
+        hadoop.unset(f"fs.s3a.{name}")
 
 
 @pytest.fixture(autouse=True)

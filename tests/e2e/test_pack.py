@@ -11,14 +11,15 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import CLUSTER, LOCAL
-from pyspark.sql import functions as F
+from conftest import CLUSTER
 
 from tfos_ml import TFEstimator, errors
 from tfos_ml.__main__ import main
 from tfos_ml.common.packed_environment import MANIFEST
+from tfos_ml.driver.preflight import check_settings
 
 HERE = ".".join(platform.python_version_tuple()[:2])
 MACHINE = platform.machine()
@@ -205,16 +206,7 @@ def test_packages_for_two_kinds_of_machines(site, tmp_path, capsys):
     assert not list(tmp_path.glob("*.tar.gz*"))
 
 
-def train(args, ctx):
-    raise AssertionError("no node should start")
-
-
-def fit(spark):
-    df = spark.range(10).select(F.col("id").cast("float").alias("features"))
-    return TFEstimator(trainFn=train, clusterSize=1, verbose=0).fit(df)
-
-
-def test_an_archive_of_another_python_is_refused_before_a_job(site, pack, sessions):
+def test_an_archive_of_another_python_is_refused_before_a_job(site, pack):
     archive = pack()
     other = archive.with_name("other.tar.gz")
     with tarfile.open(archive) as tar, tarfile.open(other, "w:gz") as changed:
@@ -222,9 +214,12 @@ def test_an_archive_of_another_python_is_refused_before_a_job(site, pack, sessio
             content = tar.extractfile(member).read().replace(f'"{HERE}"'.encode(), b'"3.1"')
             member.size = len(content)
             changed.addfile(member, io.BytesIO(content))
-    spark = sessions.get(LOCAL, spark_archives=f"{other}#environment")
     with pytest.raises(errors.PackedEnvironmentError, match=r"other.tar.gz#environment, which is for Python 3.1\."):
-        fit(spark)
+        check_settings(SimpleNamespace(conf={"spark.archives": f"{other}#environment"}))
+
+
+def train(args, ctx):
+    raise AssertionError("no node should start")
 
 
 @pytest.mark.chaos  # two executors of a session of their own
@@ -233,4 +228,4 @@ def test_executors_of_another_machine(site, pack, sessions, monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", "./environment/bin/python")
     spark = sessions.get(CLUSTER, spark_archives=f"{pack()}#environment", spark_python_daemon_module="pyspark.daemon")
     with pytest.raises(errors.PackedEnvironmentError, match=f"packed for {OTHER}, and .* is {MACHINE}"):
-        fit(spark)
+        TFEstimator(trainFn=train, verbose=0).fit(spark.range(10).withColumnRenamed("id", "features"))

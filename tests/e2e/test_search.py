@@ -90,7 +90,7 @@ def test_a_search_prunes_goes_on_from_its_storage_and_is_saved(spark, tmp_path):
         study.enqueue_trial({"rate": rate})
     study.ask(known)  # by a program that has ended since
 
-    estimator = pipeline(clusterSize=2, cacheDir=f"{tmp_path}/rows")
+    estimator = pipeline(cacheDir=f"{tmp_path}/rows")
     search(estimator, **stored, sampler=None, numTrials=4).write().save(f"{tmp_path}/search")
     model = Pipeline(stages=[OptunaSearch.load(f"{tmp_path}/search")]).fit(df).stages[0]
     done, interrupted, failed, best, pruned = model.trials

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import CLUSTER, LOCAL, jobs_of, on
+from conftest import LOCAL, jobs_of, on
 from pyspark.ml import Pipeline
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -69,7 +69,7 @@ def passes_of(df, directory: Path, workers, **params):
 
 
 @pytest.mark.corner("Rows of cacheDir are those that Spark feeds, with a split, on any number of nodes")
-@on(CLUSTER)
+@on(LOCAL)
 def test_nodes_get_the_rows_that_spark_feeds(any_spark, tmp_path):
     df, cache = rows(any_spark), {"cacheDir": str(tmp_path / "cache dir%")}
     marks = {"validationIndicatorCol": "held", "workers": 3}

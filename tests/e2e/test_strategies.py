@@ -255,7 +255,7 @@ MULTI_WORKER = "MultiWorkerMirroredStrategy"
 @pytest.mark.parametrize(
     ("workers", "strategy"),
     [
-        (3, MULTI_WORKER),
+        (2, MULTI_WORKER),
         pytest.param(1, "MirroredStrategy", marks=pytest.mark.chaos),
         pytest.param(2, None, marks=pytest.mark.chaos),
     ],

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from example_programs import generative, sequences, similarity, tables, vision
+from example_programs import generative, sequences, tables, vision
 
 EXAMPLES = {
     **tables.PROGRAMS,
     **vision.PROGRAMS,
     **sequences.PROGRAMS,
     **generative.PROGRAMS,
-    **similarity.PROGRAMS,
 }

@@ -21,13 +21,6 @@ def images(rows=37, size=8, channels=3, seed=31):
     return x, label
 
 
-def sgd(rate=0.05):
-    """For models with a bias before a BatchNormalization: its gradient is rounding, which Adam would scale up."""
-    import keras
-
-    return keras.optimizers.SGD(rate, momentum=0.9)
-
-
 def adam(rate=0.01):
     import keras
 

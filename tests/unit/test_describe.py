@@ -1,10 +1,9 @@
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from elsewhere import run_elsewhere
 
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ModelError
@@ -171,8 +170,9 @@ class TestRefused:
 
 
 PROGRAM_OF_ITS_OWN = """
-import sys
+import os, sys
 import keras, numpy as np
+os.chdir(sys.argv[1])
 from tfos_ml.keras.model.source import by_registered_names, registered_in_program, source_of, ModelSource
 from tfos_ml.protocol.pickling import dumps
 
@@ -205,7 +205,8 @@ loading = ModelSource(
     custom_objects=registered_in_program(),
 )
 made = [lambda: of(source.build_for_process()), lambda: of(model), lambda: 2 * of(loading.build_for_process())]
-sys.stdout.buffer.write(dumps(made))
+with open("made", "wb") as file:
+    file.write(dumps(made))
 """
 
 
@@ -282,11 +283,9 @@ class TestSource:
     @pytest.mark.slow
     def test_what_a_process_cannot_import_goes_along(self, keras, tmp_path, monkeypatch):
         """Of a model, and of one that a model function captures; and what the program has registered."""
-        program = tmp_path / "program.py"
-        program.write_text(PROGRAM_OF_ITS_OWN)
-        made = subprocess.run([sys.executable, program], capture_output=True, check=True, cwd=tmp_path)
+        run_elsewhere(PROGRAM_OF_ITS_OWN, str(tmp_path))
         monkeypatch.chdir(tmp_path)
-        assert [load() for load in pickle.loads(made.stdout)] == [6.0, 6.0, 12.0]
+        assert [load() for load in pickle.loads((tmp_path / "made").read_bytes())] == [6.0, 6.0, 12.0]
 
     def test_one_name_of_two_classes_is_refused(self, sequential, keras):
         from tfos_ml.keras.model.source import source_of
