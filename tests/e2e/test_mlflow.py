@@ -7,11 +7,9 @@ import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
-import venv
 from pathlib import Path
 
 import numpy as np
@@ -316,17 +314,17 @@ def test_a_fresh_process_scores_with_what_was_tracked_and_saved(fitted, tmp_path
     assert len(set(expected)) == 2
 
 
-def answer_over_http(python, model, rows, directory, **environment):
-    """The predictions that ``mlflow models serve`` of a Python answers with."""
+def answer_over_http(model, rows, directory):
+    """The predictions that ``mlflow models serve`` answers with."""
     port = free_port()
     command = ["models", "serve", "-m", model, "--env-manager", "local", "--host", "127.0.0.1", "-p", str(port)]
     with open(directory / "log", "wb") as log:
         serving = subprocess.Popen(
-            [python, "-m", "mlflow", *command, "--workers", "1"],
+            [sys.executable, "-m", "mlflow", *command, "--workers", "1"],
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env={**os.environ, "PATH": f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}", **environment},
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
             cwd=directory,
         )
     try:
@@ -350,60 +348,8 @@ def answer_over_http(python, model, rows, directory, **environment):
 
 @pytest.mark.chaos
 def test_model_is_served_over_http(fitted, downloaded, tmp_path):
-    scored = answer_over_http(sys.executable, downloaded, fitted.rows, tmp_path)
+    scored = answer_over_http(downloaded, fitted.rows, tmp_path)
     assert np.stack(scored.probability) == pytest.approx(fitted.probability)
-
-
-ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # pip would look there, too
-
-
-def pip_installed(requirements, directory):
-    """The Python of a new environment into which pip has installed requirements, and a wheel of ours."""
-    source = directory / "source"
-    source.mkdir()
-    shutil.copytree(ROOT / "tfos_ml", source / "tfos_ml", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.cfg", "setup.py", "pyproject.toml", "README.rst", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", directory / "wheels", source]
-    subprocess.run(build, check=True, timeout=120)
-    venv.create(directory / "venv", with_pip=True, symlinks=True)
-    python = str(directory / "venv" / "bin" / "python")
-    pip = [python, "-m", "pip"]
-    command = [*pip, "install", "--quiet", "--find-links", directory / "wheels", "-r", requirements]
-    subprocess.run(command, check=True, timeout=900, env=ALONE)
-    subprocess.run([*pip, "check"], check=True, timeout=60, env=ALONE)
-    return python
-
-
-LOAD = """
-import importlib.util, json, sys
-import tensorflow as tf
-
-assert importlib.util.find_spec("pyspark") is None
-served = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-(name,) = served.structured_input_signature[1]
-(scores,) = served(**{name: tf.constant(json.loads(sys.argv[2]))}).values()
-assert not [module for module in sys.modules if module.startswith("tfos_ml.")]
-print(json.dumps(scores.numpy().tolist()))
-"""
-
-
-@pytest.mark.chaos
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_pip_installs_what_serves_the_model_without_spark(fitted, downloaded, tmp_path):
-    """The requirements that were logged, and no others, serve the model; and TensorFlow alone loads what it is of."""
-    try:
-        python = pip_installed(f"{downloaded}/requirements.txt", tmp_path)
-        scored = answer_over_http(python, downloaded, fitted.rows, tmp_path, PYTHONPATH="")
-        assert np.stack(scored.probability) == pytest.approx(fitted.probability)
-        saved_model = f"{downloaded}/data/tf_model/saved_model"
-        command = [python, "-c", LOAD, saved_model, json.dumps(fitted.rows.features.tolist())]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=ALONE)
-        assert done.returncode == 0, done.stderr
-        assert np.array(json.loads(done.stdout.splitlines()[-1])) == pytest.approx(fitted.probability)
-    finally:
-        shutil.rmtree(tmp_path / "venv", ignore_errors=True)  # of 2 GB and more
 
 
 @pytest.mark.chaos

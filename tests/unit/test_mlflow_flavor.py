@@ -177,7 +177,7 @@ def run(python, program, *arguments, path=""):
 
 
 @pytest.mark.slow
-@pytest.mark.chaos  # but CI runs it with the oldest versions
+@pytest.mark.chaos  # a process of its own; make test-matrix runs it, too
 @pytest.mark.corner("MLflow: served where nothing but the logged requirements is installed")
 def test_a_model_is_served_where_there_are_its_requirements_alone(doubling, tmp_path):
     """Red before: MissingPackageError, tfos_ml.common.spark_api imported pyspark."""
