@@ -39,8 +39,9 @@ $(VENV)/.demo: setup.cfg setup.py | $(BIN)/pip
 demo: java $(VENV)/.demo
 	$(BIN)/python examples/digits.py
 
-# tests/README.rst says what is in each tier. Tests wait a lot, so that there are more processes than cores.
-TEST_PROCESSES ?= 4
+# tests/README.rst says what is in each tier. Tests wait a lot, so that there are more processes than cores; but each
+# imports TensorFlow, and starts a JVM.
+TEST_PROCESSES ?= 3
 
 test: install
 	$(BIN)/python tests/jvm_archive.py

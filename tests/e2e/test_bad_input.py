@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from tfos_ml import InputMode, TFEstimator, errors
 from tfos_ml.common.session_settings import ALLOW_PLAINTEXT
 from tfos_ml.common.spark_api import session_thread
-from tfos_ml.driver.preflight import check_settings
+from tfos_ml.driver.preflight import check_settings, encryption_of
 
 
 @pytest.fixture
@@ -205,6 +205,10 @@ BREAKING = {
     "spark.io.encryption.enabled=true encrypts .* rows .* plain text .* spark.tfos_ml.allowPlaintext=true": {
         "spark.io.encryption.enabled": "true",
     },
+    "spark.network.crypto.enabled=true encrypts Spark's traffic, .* gRPC between nodes cannot be .* KerasEstimator": {
+        "spark.master": "yarn",
+        "spark.network.crypto.enabled": "true",
+    },
     "spark.executor.pyspark.memory=2g limits": {"spark.executor.pyspark.memory": "2g"},
     "spark.sql.execution.pyspark.udf.killOnIdleTimeout=true with": {
         "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": "60",
@@ -218,4 +222,12 @@ def test_settings_that_would_break_a_run(message):
     """That they are looked at before a job is what ``test_encryption.py`` has a session for."""
     with pytest.raises(errors.ClusterConfigError, match=message):
         check_settings(SimpleNamespace(conf=BREAKING[message]))
+
+
+def test_settings_that_would_break_no_run():
+    """Encryption where there is no gRPC, or on one host, or that nobody insists on."""
+    encrypted = {"spark.master": "yarn", "spark.network.crypto.enabled": "true"}
+    check_settings(SimpleNamespace(conf=encrypted), uses_grpc=False)
+    assert encryption_of(SimpleNamespace(conf=encrypted)) == ["spark.network.crypto.enabled"]
+    assert encryption_of(SimpleNamespace(conf={**encrypted, "spark.master": "local[4]"})) == []
     check_settings(SimpleNamespace(conf={"spark.io.encryption.enabled": "true", str(ALLOW_PLAINTEXT): "true"}))

@@ -1,4 +1,7 @@
-"""Where Spark encrypts its traffic: what tfos_ml encrypts as well runs, and what it cannot is refused by name."""
+"""Where Spark encrypts its traffic: what tfos_ml encrypts as well runs, and what it cannot is refused by name.
+
+In make test, two workers encrypt in ``unit/test_sockets.py``, and ``test_bad_input.py`` has what is refused.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from conftest import jobs_of
 
 from tfos_ml import KerasEstimator, TFEstimator, TFParallel, errors
 
+pytestmark = pytest.mark.chaos  # a session of its own
 ENCRYPTED = {
     "spark_authenticate": "true",
     "spark_authenticate_secret": "of these tests",
@@ -17,8 +21,7 @@ ENCRYPTED = {
 
 @pytest.fixture(scope="module")
 def several_executors(sessions):
-    """One is enough: only in a local session there is nothing to encrypt."""
-    return sessions.get("local-cluster[1,2,1024]", **ENCRYPTED)
+    return sessions.get("local-cluster[2,1,1024]", **ENCRYPTED)
 
 
 @pytest.fixture
@@ -37,7 +40,6 @@ def regression():
 
 def test_workers_of_keras_estimator_train(df):
     estimator = KerasEstimator(model=regression, clusterSize=2, epochs=2, batchSize=16, seed=3, verbose=0)
-    estimator.setNodeEnv({"TFOS_ML_PRELOAD": "1"})  # the executor imports TensorFlow for both
     fitted = estimator.fit(df)
     assert fitted.summary.history["loss"][1] < fitted.summary.history["loss"][0]
 

@@ -15,10 +15,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:(?s).*The structure of `inputs` doesn't match:UserWarning"),  # of plain Keras
 ]
-OFTEN = [  # masks and weights of steps, other denominators, counts, a sum; e2e/test_evaluate.py has several outputs
+OFTEN = [  # masks and weights of steps, other denominators, a sum; e2e/test_evaluate.py has several outputs and counts
     "lstm_masked_steps",
     "loss_mean_with_sample_weight",
-    "classifier_metrics",
     "added_sum",
 ]
 INEXACT: set[str] = {"rmse_metric"}

@@ -63,9 +63,13 @@ def told(make, data, directory):
 RARE = {  # of each kind of program some are in make test
     "layer: softmax over rows",
     "layer: divides by the maximum",
+    "layer: adds a product of means",
     "step: pairs of rows",
     "step: compares rows after four steps",
+    "step: compares rows, in growing measure",
     "metric: largest error",
+    "state: number of rows",
+    "draws of TensorFlow",
 }
 
 
@@ -131,7 +135,9 @@ BUGS = {  # in our own code: the program that shows it, where, and what stands t
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(
+    "bug", [pytest.param(bug, marks=[] if bug.startswith("moments") else pytest.mark.chaos) for bug in BUGS]
+)
 def test_a_bug_of_our_own_is_found(bug, tmp_path, monkeypatch):
     make, owner, name, planted = BUGS[bug]
     assert told(make, numbers(), tmp_path) == ""

@@ -23,13 +23,10 @@ OFTEN = [  # each has something that no other, no class in make test's part of t
     "sgd_momentum_clipped",  # clipping by norm, weights of rows and validation rows, regularizers
     "lstm_masked_steps",
     "mean_of_words",  # of texts padded to the longest of a step, of which the last has one row
-    "counted_steps",  # a metric with an integer
-    "float64",  # in which only rounding of float64 remains
     "evaluating_within",
     "stopping_within",  # a subclass of EarlyStopping that stops within an epoch
     "of_the_module",  # optimizers and a network that no model keeps
-    "every_other_step",  # an exchange in a branch, which keeps its place among the others
-    "gathered",  # variables of TensorFlow's that only a step knows
+    "gathered",  # variables of TensorFlow's that only a step knows, and an exchange in a branch
     "thaw",  # a callback that compiles the model again
     "diffusion",  # draws, BatchNormalization, a moving average of weights
 ]
@@ -150,7 +147,8 @@ def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(tra
     assert rmse == pytest.approx(plain_fit("rmse_metric")[1]["rmse"], abs=0.1)  # a mean of both workers' own
 
 
-@pytest.mark.parametrize("case", ["hand_normalized", pytest.param("in_batch_step", marks=pytest.mark.chaos)])
+@pytest.mark.chaos  # test_exact_or_told.py has what is said, and once_by_hand an error of real workers
+@pytest.mark.parametrize("case", ["hand_normalized", "in_batch_step"])
 def test_a_program_that_computes_over_a_batch_by_itself_is_an_error_before_the_first_step(tmp_path, case):
     with pytest.raises(AssertionError, match=r"ModelError: Two workers would not train this model as one does[^\n]+"):
         train({2: [case]}, tmp_path)

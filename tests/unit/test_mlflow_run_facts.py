@@ -6,10 +6,17 @@ import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator, errors
 from tfos_ml.common.redact import redact
-from tfos_ml.mlflow import run_facts
 
 
-def test_defaults_of_the_machinery_are_no_params():
+@pytest.fixture(scope="module")
+def run_facts():
+    """MLflow takes seconds to import, which processes that run other tests need not."""
+    from tfos_ml.mlflow import run_facts
+
+    return run_facts
+
+
+def test_defaults_of_the_machinery_are_no_params(run_facts):
     """Red before: 27 Params, feedTimeout among them."""
     assert run_facts.params_of(KerasEstimator(shuffle=False)) == {
         "clusterSize": "1",
@@ -23,7 +30,7 @@ def test_defaults_of_the_machinery_are_no_params():
     "name",
     ["password", "db_PASSWD", "PGPWD", "hf_token", "AWS_SECRET", "apiKey", "access.key", "private_key", "credentials"],
 )
-def test_secrets_are_not_logged(name):
+def test_secrets_are_not_logged(run_facts, name):
     estimator = TFEstimator(tfArgs={name: "hunter2"}, nodeEnv={"HF_HOME": "hunter2", name: "hunter2"})
     params = run_facts.params_of(estimator)
     assert params[f"tfArgs.{name}"] == "(not logged)"
@@ -40,13 +47,13 @@ def takes(kind, name, value):
 
 
 @pytest.mark.parametrize("param", ["modelDir", "exportDir", "logDir", "initialWeights", "cacheDir"])
-def test_locations_are_told_without_user_and_password(param):
+def test_locations_are_told_without_user_and_password(run_facts, param):
     params = run_facts.params_of(KerasEstimator(**{param: "s3://key:hunter2@bucket/models?region=x"}))
     assert params[param] == "s3://bucket/models?region=x"
 
 
 @pytest.mark.parametrize("kind", [KerasEstimator, TFEstimator])
-def test_no_param_that_takes_a_uri_is_told_with_its_password(kind):
+def test_no_param_that_takes_a_uri_is_told_with_its_password(run_facts, kind):
     uri = "abfss://user:hunter2@store/x?sig=hunter2"
     forms = (uri, {"a": uri}, [uri])
     values = [(p.name, value) for p in kind().params for value in forms if takes(kind, p.name, value)]
@@ -68,7 +75,7 @@ def test_tracking_addresses_are_told_without_user_and_password(uri, shown):
 
 
 @pytest.mark.parametrize(("given", "name"), [("loss", "loss"), ("top-5 @ 1", "top-5 _ 1"), ("f1/macro", "f1/macro")])
-def test_metric_names_are_in_the_characters_that_mlflow_takes(given, name):
+def test_metric_names_are_in_the_characters_that_mlflow_takes(run_facts, given, name):
     assert run_facts.metric_name(given) == name
 
 
@@ -79,7 +86,7 @@ def raised(message):
         return error
 
 
-def test_errors_tell_no_secret():
+def test_errors_tell_no_secret(run_facts):
     environment = {"MY_TOKEN": "hunter2", "HF_HOME": "/homes/hf", "DEPTH": "1"}
     error = raised("s3://key:wordpass@bucket/1 of /homes/hf: 401 for hunter2")
     assert run_facts.error_summary(error, environment) == "OSError: s3://***@bucket/1 of ***: 401 for ***"
