@@ -12,6 +12,7 @@ import virtual_time
 from node_tasks import make_task
 from played import CONSTANTS, Played
 from schedule import Schedule
+from simulated_node import STEPS
 from simulated_spark import Barrier, Spark, Stage
 
 from tfos_ml import errors
@@ -137,6 +138,7 @@ class Fit(Played):
             self.must(published[0] in self.store.staged, "published what was not staged")
             self.must(len(self.result.reports) == self.result.template.size, "nodes' reports are missing")
             self.must(len(self.result.attempts) == len(self.attempts), "attempts are not counted")
+            self._check_summary()
         self._check_preemptions()
         self._check_reports()
 
@@ -149,6 +151,16 @@ class Fit(Played):
             hosts = {claim.supervisor.host for claim in self.claims if claim.key[0] == task.run_id}
             is_named = not ended.startswith("PreemptedError") or hosts & self.spark.leaving
             self.must(is_named, "preempted for an executor of others")
+
+    def _check_summary(self) -> None:
+        """What the nodes of the last attempt have reported is in the result, and what its chief has was shown."""
+        task = self.attempts[-1]
+        trained = list(range(self._trainings[task.run_id].first, STEPS))
+        for rank in task.template.feed_ranks:
+            epochs = [report["epoch"] for report in self.result.reports[rank]["metrics"]]
+            self.must(epochs == trained, f"reports of rank {rank} in the result: {epochs}, trained: {trained}")
+        label = task.template.nodes[task.template.chief_rank].label
+        self.must({(label, epoch) for epoch in trained} <= {*self.heard}, f"reports of {label} were not shown")
 
     def _check_reports(self) -> None:
         """The driver has heard of each epoch once, in order, and of all that a node believes delivered."""

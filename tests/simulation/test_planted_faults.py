@@ -13,6 +13,7 @@ from simulated_spark import Job as SparkJob
 from substrate import simulated
 
 from tfos_ml import errors
+from tfos_ml.agent.node_result import NodeResult
 from tfos_ml.agent.node_state import NodeState
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.supervisor import Supervisor
@@ -25,6 +26,7 @@ from tfos_ml.driver.partitions import Partitions
 from tfos_ml.driver.restarts import Decision, RestartPolicy
 from tfos_ml.keras.checkpoint.fence import Fence
 from tfos_ml.protocol.control_messages import GRANTED, TAKEN
+from tfos_ml.protocol.results import REPORTS
 
 WITHIN = 500  # schedules
 PLANTED = {}
@@ -133,6 +135,16 @@ def a_repeated_report_counts_again(patch):
         take(self, rank, reports)
 
     patch.setattr(Nodes, "take", credulous)
+
+
+@planted(Fit, "in the result")
+def what_a_node_has_left_does_not_come_with_its_results(patch):
+    rows = NodeResult.rows
+
+    def careless(self, *args):
+        return (batch for batch in rows(self, *args) if batch.column("kind")[0].as_py() != REPORTS)
+
+    patch.setattr(NodeResult, "rows", careless)
 
 
 @planted(Fit, "reports of")
