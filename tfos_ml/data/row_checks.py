@@ -30,8 +30,17 @@ class RowChecks:
         infinity if it is "error", and ``LabelRangeError`` for a label that the model's loss does not take.
         """
         skipped: list[Array] = []
+        handle_invalid = self._schema.handle_invalid
         for spec, column in zip(self._schema.columns, columns, strict=True):
-            skipped += self._skipped(spec, column)
+            if nulls := count_nulls(column):
+                if handle_invalid != "skip":
+                    raise null_error(nulls, len(column), spec)
+                skipped.append(rows_with_nulls(column))
+            if handle_invalid != "keep" and not is_finite(column):
+                rows = rows_not_finite(column)
+                if handle_invalid == "error":
+                    raise not_finite_error(column, spec.column, rows)
+                skipped.append(rows)
         kept = None
         if skipped:
             wanted = np.ones(len(columns[0]), dtype=bool)
@@ -40,20 +49,6 @@ class RowChecks:
         for i, limits in self._labels:
             limits.check(columns[i] if kept is None else columns[i].filter(kept))
         return kept
-
-    def _skipped(self, spec: ColumnSpec, column: pa.Array) -> list[Array]:
-        """Places of the rows to skip because of one column."""
-        skipped_rows = []
-        if nulls := count_nulls(column):
-            if self._schema.handle_invalid != "skip":
-                raise null_error(nulls, len(column), spec)
-            skipped_rows.append(rows_with_nulls(column))
-        if self._schema.handle_invalid != "keep" and not is_finite(column):
-            rows = rows_not_finite(column)
-            if self._schema.handle_invalid == "error":
-                raise not_finite_error(column, spec.column, rows)
-            skipped_rows.append(rows)
-        return skipped_rows
 
 
 class LabelRange:

@@ -39,15 +39,15 @@ class SparkJob:
 
     def _run(self) -> None:
         try:
-            self.result = self._run_connect() if is_connect(self._spark) else self._run_classic()
+            if is_connect(self._spark):
+                self.result = self._run_connect()
+            else:
+                self._spark.sparkContext.addJobTag(self._tag)
+                self.result = self._action()
         except BaseException as error:  # raised in the thread that waits for the job
             self.error = error
         finally:
             self._done.set()
-
-    def _run_classic(self) -> Any:
-        self._spark.sparkContext.addJobTag(self._tag)
-        return self._action()
 
     def _run_connect(self) -> Any:
         self._spark.addTag(self._tag)
