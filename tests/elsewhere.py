@@ -26,7 +26,7 @@ IDLE_SECONDS = 300.0
 
 def run_elsewhere(program: str, *arguments: str) -> None:
     """Run the text of a program, whose ``sys.argv[1:]`` are `arguments`; it must end with exit code 0."""
-    environment = {**child_environment(NO_MARKER, 2, {}), USES_KERAS: "1"}
+    environment = {**child_environment(NO_MARKER, 1, {}), USES_KERAS: "1"}  # as of a node: one server for both
     fork_server = ForkServerRef(os.getpid(), IDLE_SECONDS)
     with tempfile.TemporaryFile() as output, open(os.devnull, "rb") as nothing:
         process = start_process(__name__, [program, *arguments], environment, nothing, output, fork_server)
