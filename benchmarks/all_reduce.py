@@ -179,9 +179,9 @@ def over_a_wire(rank: int, hosts: list[str], gigabits: float, kilobytes: list[in
     """Measure as one host of several; the first prints a line for each size."""
     from tfos_ml.keras.collectives.group import WorkerGroup
 
-    group = WorkerGroup.start(rank, [f"{host}:{PORTS[0]}" for host in hosts], 120, secret=b"of this benchmark")
-    ours = [milliseconds(sum_of_gradients(group, values_of(k)), repeats_of(k, repeats)) for k in kilobytes]
-    group.close()
+    addresses = [f"{host}:{PORTS[0]}" for host in hosts]
+    with WorkerGroup.start(rank, addresses, 120, secret=b"of this benchmark") as group:
+        ours = [milliseconds(sum_of_gradients(group, values_of(k)), repeats_of(k, repeats)) for k in kilobytes]
     size = len(hosts)
     process = gloo(f"{hosts[0]}:{PORTS[1]}", size, rank, kilobytes, repeats)
     gloos = json.loads(process.communicate()[0].splitlines()[-1])

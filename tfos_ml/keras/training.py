@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,25 +57,20 @@ def train(task: KerasFit, ctx: NodeContext) -> None:
         _add_to_export(path, model, task)
 
 
-@contextlib.contextmanager
-def workers_of(ctx: NodeContext) -> Iterator[WorkerGroup]:
+def workers_of(ctx: NodeContext) -> WorkerGroup:
     """The connected workers of a run."""
-    timeout, communication = ctx._node.settings.feed_timeout, ctx._node.settings.communication
+    settings = ctx._node.settings
     group = WorkerGroup.start(
         ctx.worker_num,
         ctx._node.worker_addresses,
-        timeout,
-        communication,
+        settings.feed_timeout,
+        settings.communication,
         ctx._node.secret,
-        ctx._node.settings.encrypts,
-        ctx._node.settings.allows_plaintext,
+        settings.encrypts,
+        settings.allows_plaintext,
     )
     ctx._node.coordinates.append("KerasEstimator")
-    try:
-        with group.errors_of_others():
-            yield group
-    finally:
-        group.close()
+    return group
 
 
 def fit_model(task: KerasFit, ctx: NodeContext, group: WorkerGroup) -> Any:

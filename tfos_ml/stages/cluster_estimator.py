@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.ml import Estimator
 
@@ -60,6 +60,14 @@ class Program:
     files: Mapping[str, LocalFile] = field(default_factory=dict)
 
 
+class FitSession(NamedTuple):
+    """What a fit asks of its session: settings, the roles of its nodes, and the resources of each."""
+
+    facts: SessionFacts
+    template: ClusterTemplate
+    profile: Any
+
+
 class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     """An estimator that trains on a cluster of TensorFlow nodes."""
 
@@ -83,23 +91,23 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
 
     def _train(self, dataset: DataFrame, listener: FitListener) -> TFModel:
         timeline, spark = Timeline(), dataset.sparkSession
-        facts, template = self._check_settings(spark)
-        profile = make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus"))
+        session = self._check_settings(spark)
         columns, program = self._prepare(dataset)
-        settings = replace(self._settings(dataset, facts), telemetry=listener.telemetry)
+        settings = replace(self._settings(dataset, session.facts), telemetry=listener.telemetry)
         timeline.end("checks")
         rows = self._rows(dataset, columns)
-        written, snapshot = self._snapshot(rows, template, facts)
+        written, snapshot = self._snapshot(rows, session)
         notice = "" if written is None else written.notice(dataset)
         if notice:
             warn(notice)
         if written is not None:
             timeline.end("snapshot")
-        result = self._launch(
-            facts,
+        result = self._run(
+            session,
             rows,
-            self._task(spark, facts, template, columns, program, settings, snapshot),
-            profile,
+            program,
+            settings,
+            snapshot,
             verbose=self._get("verbose"),
             reported=[listener.reported, *([] if self._watch is None else [self._watch])],
             driver_program=program.payload if self._driver_nodes() else None,
@@ -118,8 +126,8 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             write_lines([f"{type(self).__name__}.fit: {line(model.summary.timeline)}"])
         return model
 
-    def _check_settings(self, spark: SparkSession) -> tuple[SessionFacts, ClusterTemplate]:
-        """What a fit asks of its session, and its roles; raises for what is wrong whatever the rows are."""
+    def _check_settings(self, spark: SparkSession) -> FitSession:
+        """What a fit asks of its session, and its nodes; raises for what is wrong whatever the rows are."""
         self._check_params()
         if is_local(spark):
             check_executors(spark, 0)  # before anything that takes long
@@ -131,38 +139,23 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             )
         facts = SessionFacts.of(spark)
         self._check_directories(facts)
-        return facts, template
+        return FitSession(facts, template, make_profile(spark, self._get("nodeCpus"), self._get("nodeGpus")))
 
-    def _launch(self, facts: SessionFacts, rows: InputRows, task: NodeTask, profile: Any, **options: Any) -> RunResult:
-        """Run the nodes of a fit, or of an evaluation, to their end; `options` are those of :func:`launch`."""
-        return launch(
-            rows.df.sparkSession,
-            facts,
-            lambda template: rows.by_node(template, task.driver_nodes, is_fed=task.snapshot is None),
-            task,
-            templates=self._template,
-            min_nodes=self._get("minClusterSize"),
-            profile=profile,
-            max_restarts=self._get("maxRestarts"),
-            **options,
-        )
-
-    def _task(
+    def _run(
         self,
-        spark: SparkSession,
-        facts: SessionFacts,
-        template: ClusterTemplate,
-        columns: schema.FeedSchema,
+        session: FitSession,
+        rows: InputRows,
         program: Program,
         settings: NodeSettings,
-        snapshot: SnapshotRows | None,
-    ) -> NodeTask:
-        """The task of all nodes; each attempt adds its id and its server."""
-        export_dir = self._get("exportDir")
-        return NodeTask(
-            run_id="",
-            template=template,
-            schema=columns,
+        snapshot: SnapshotRows | None = None,
+        **options: Any,
+    ) -> RunResult:
+        """Run the nodes of a fit, or of an evaluation, to their end; `options` are those of :func:`launch`."""
+        spark, facts, export_dir = rows.df.sparkSession, session.facts, self._get("exportDir")
+        task = NodeTask(
+            run_id="",  # each attempt has its own, and its server
+            template=session.template,
+            schema=rows.columns,
             payload=publish(spark, program.payload),
             files={name: publish(spark, file) for name, file in program.files.items()},
             settings=settings,
@@ -174,6 +167,17 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
             lease=facts.lease,
             driver_nodes=self._driver_nodes(),
             grace_periods=facts.grace_periods,
+        )
+        return launch(
+            spark,
+            facts,
+            lambda template: rows.by_node(template, task.driver_nodes, is_fed=snapshot is None),
+            task,
+            templates=self._template,
+            min_nodes=self._get("minClusterSize"),
+            profile=session.profile,
+            max_restarts=self._get("maxRestarts"),
+            **options,
         )
 
     @abstractmethod
@@ -256,15 +260,13 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         """The rows of a DataFrame, with the columns to feed."""
         return InputRows(df, columns, self._validation_rule())
 
-    def _snapshot(
-        self, rows: InputRows, template: ClusterTemplate, facts: SessionFacts
-    ) -> tuple[WrittenSnapshot | None, SnapshotRows | None]:
+    def _snapshot(self, rows: InputRows, session: FitSession) -> tuple[WrittenSnapshot | None, SnapshotRows | None]:
         """The snapshot to read, and its columns, if ``cacheDir`` is set; raises ``SnapshotError``."""
         given = self._get("cacheDir")
         if not (given and rows.columns.columns):
             return None, None
-        directory = facts.absolute_path(given)
-        written, columns = rows.snapshot(directory, len(template.feed_ranks))
+        directory = session.facts.absolute_path(given)
+        written, columns = rows.snapshot(directory, len(session.template.feed_ranks))
         if self._get("verbose") and not written.is_new:
             write_lines([f"{type(self).__name__}.fit: cacheDir={redact(given)!r} has {written}"])
         return written, columns

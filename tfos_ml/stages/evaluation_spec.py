@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from tfos_ml import errors
 from tfos_ml.common.local_files import Content, bytes_of
 from tfos_ml.common.user_warnings import warn
-from tfos_ml.driver.resources import make_profile
-from tfos_ml.driver.session_facts import SessionFacts
 from tfos_ml.keras.model.source import ADAPTED_FILE, WEIGHTS_FILE
 from tfos_ml.protocol.pickling import pack_program, unpack_program
 from tfos_ml.stages.persistence import metadata_of, restore, without_secrets
@@ -104,18 +102,13 @@ def named_params(params: Mapping[Param[Any], Any] | None) -> dict[str, Any]:
 
 def evaluate(estimator: KerasEstimator, archive: Archive, dataset: DataFrame) -> dict[str, float]:
     """Run one pass over all rows; returns the loss and the metrics by name."""
-    estimator._check_params()
-    spark = dataset.sparkSession
-    facts = SessionFacts.of(spark)
-    template = estimator._template(estimator._get("clusterSize"))
-    estimator._check_smallest()
+    session = estimator._check_settings(dataset.sparkSession)
     weights = archive.member_file(WEIGHTS_FILE)
     if weights is None:
         raise errors.ModelError(f"The model has no {WEIGHTS_FILE}, which fits of KerasEstimator write. Fit it again.")
     columns, program = estimator._prepare_evaluation(dataset, weights, archive.member(ADAPTED_FILE))
-    task = estimator._task(spark, facts, template, columns, program, estimator._settings(dataset, facts), None)
-    profile = make_profile(spark, estimator._get("nodeCpus"), estimator._get("nodeGpus"))
-    result = estimator._launch(facts, estimator._rows(dataset, columns), task, profile, verbose=0)
+    rows, settings = estimator._rows(dataset, columns), estimator._settings(dataset, session.facts)
+    result = estimator._run(session, rows, program, settings, verbose=0)
     chief = next(report for report in result.reports if report["chief"])
     for text in chief["warnings"]:
         warn(text)

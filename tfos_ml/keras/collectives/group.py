@@ -12,9 +12,8 @@ with ``all_``, ``gather_`` or ``broadcast_``, here and in what calls them; a com
 
 from __future__ import annotations
 
-import contextlib
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ _GROUP_KEY = 7077
 
 
 class WorkerGroup:
-    """The workers, one of which is this process.
+    """The workers, one of which is this process; a context manager around what they do together.
 
     An operation fails if others do not join it within `timeout` seconds. `communication` ("auto", "ring", "nccl") is
     TensorFlow's implementation, used if `peers` is None.
@@ -91,23 +90,19 @@ class WorkerGroup:
         """Whether one operation may have another shape in each step, as long as all workers have the same."""
         return self._peers is not None
 
-    def close(self) -> None:
-        """Close the connections to the other workers."""
-        if self._peers is not None:
-            self._peers.close()
+    def __enter__(self) -> WorkerGroup:
+        return self
 
-    @contextlib.contextmanager
-    def errors_of_others(self) -> Iterator[None]:
-        """Around operations: errors of `peers` become TensorFlow's error for a worker that has ended or hangs."""
-        try:
-            yield
-        except Exception as error:  # of TensorFlow's, if it was in a function
-            failure = self._peers.failure if self._peers is not None else None
-            if isinstance(failure, SilentWorkerError):
-                raise tf.errors.DeadlineExceededError(None, None, str(failure)) from error
-            if failure is not None:
-                raise tf.errors.UnavailableError(None, None, str(failure)) from error
-            raise
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        """Close the connections; a failure of `peers` becomes TensorFlow's error for a worker that ended or hangs."""
+        if self._peers is None:
+            return
+        self._peers.close()
+        failure = self._peers.failure
+        if failure is not None and isinstance(error, Exception):  # of TensorFlow's, if it was in a function
+            is_silent = isinstance(failure, SilentWorkerError)
+            of_tensorflow = tf.errors.DeadlineExceededError if is_silent else tf.errors.UnavailableError
+            raise of_tensorflow(None, None, str(failure)) from error
 
     def all_reduce(self, value: tf.Tensor, name: str, op: str = "Add") -> tf.Tensor:
         """Sum (``op="Max"``: maximum) of a tensor of one shape over all workers; also inside functions."""
