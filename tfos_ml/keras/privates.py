@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 NEWEST_TRIED = (3, 15)  # with the whole zoo of its classes
@@ -76,19 +77,12 @@ def losses_of_outputs(model: Any) -> list[Any]:
     return [entry.loss for entry in getattr(model._compile_loss, "_flat_losses", None) or ()]
 
 
-@contextlib.contextmanager
-def replaced_losses(model: Any, replacing: Callable[[Any, int], Any]) -> Iterator[None]:
+def replaced_losses(model: Any, replacing: Callable[[Any, int], Any]) -> AbstractContextManager[None]:
     """Replace each of :func:`losses_of_outputs` by what a function makes of it and its number."""
-    compiled = model._compile_loss
-    plain = getattr(compiled, "_flat_losses", None)
-    if plain is None:
-        yield
-        return
-    compiled._flat_losses = [entry._replace(loss=replacing(entry.loss, i)) for i, entry in enumerate(plain)]
-    try:
-        yield
-    finally:
-        compiled._flat_losses = plain
+    if not losses_of_outputs(model):
+        return contextlib.nullcontext()
+    plain = enumerate(model._compile_loss._flat_losses)
+    return _replaced(model._compile_loss, _flat_losses=[e._replace(loss=replacing(e.loss, i)) for i, e in plain])
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
@@ -193,11 +187,8 @@ def noted_reductions() -> Iterator[list[Reduction]]:
         noted.append(Reduction(values, sample_weight, mask, reduction, dtype, result))
         return result
 
-    module.reduce_weighted_values = noting
-    try:
+    with _replaced(module, reduce_weighted_values=noting):
         yield noted
-    finally:
-        module.reduce_weighted_values = plain
 
 
 def _loss() -> Any:
@@ -211,16 +202,9 @@ def random_functions() -> dict[str, Any]:
     return {name: function for name, function in vars(_random()).items() if callable(function)}
 
 
-@contextlib.contextmanager
-def replaced_random_functions(functions: Mapping[str, Any]) -> Iterator[None]:
+def replaced_random_functions(functions: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Replace some of :func:`random_functions` while Keras traces in this thread."""
-    module = _random()
-    before = {name: getattr(module, name) for name in functions}
-    try:
-        vars(module).update(functions)
-        yield
-    finally:
-        vars(module).update(before)
+    return _replaced(_random(), **functions)
 
 
 @contextlib.contextmanager
@@ -241,11 +225,6 @@ def function_of(part: Any) -> Any:
 def options_of(part: Any) -> dict[str, Any]:
     """The keyword arguments of :func:`function_of`."""
     return getattr(part, "_fn_kwargs", None) or {}
-
-
-def noise_shape_of(inputs: Any, noise_shape: Any) -> Any:
-    """The shape of the numbers that ``dropout`` draws for some inputs."""
-    return _random()._get_concrete_noise_shape(inputs, noise_shape)
 
 
 def drawn_seed(seed: Any) -> Any:
@@ -287,11 +266,8 @@ def names_noted() -> Iterator[dict[str, list[Any]]]:
                 found[name] = [*known, value]
             return name
 
-        object_registration.get_registered_name = name_of
-        try:
+        with _replaced(object_registration, get_registered_name=name_of):
             yield found
-        finally:
-            object_registration.get_registered_name = plain
 
 
 def is_of_keras(value: Any) -> bool:
@@ -352,3 +328,14 @@ def global_seed_state() -> Any:
     from keras.src.random.seed_generator import global_seed_generator
 
     return global_seed_generator().state
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Give a module or an object other attributes."""
+    before = {name: getattr(owner, name) for name in attributes}
+    try:
+        vars(owner).update(attributes)
+        yield
+    finally:
+        vars(owner).update(before)

@@ -88,7 +88,8 @@ class RowsOfStep:
     def _dropout(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         def dropout(inputs: Any, rate: float, noise_shape: Any = None, seed: Any = None) -> Any:
             inputs = tf.convert_to_tensor(inputs)
-            shape = privates.noise_shape_of(inputs, noise_shape)
+            sizes = tf.shape(inputs)
+            shape = sizes if noise_shape is None else [sizes[i] if n is None else n for i, n in enumerate(noise_shape)]
             if not self._decide(shape) or rate in (0.0, 1.0):
                 return plain(inputs, rate, noise_shape, seed)
             whole, times = self._global_shape(shape)
