@@ -170,7 +170,7 @@ class EpochEndSync(keras.callbacks.Callback):
         if is_requested or is_due:
             if not self._state.stops_on_nan:
                 self._all_check_finite()
-            self._state.store.save_within_epoch(self._epoch, self._step, time.monotonic() - self._began)
+            self._state.store.save(self._epoch, self._step, False, time.monotonic() - self._began)
         if is_requested:
             self._end_or_continue()
 

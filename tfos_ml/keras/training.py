@@ -245,7 +245,7 @@ class _Training:
         if self._ctx.is_chief:
             self._ctx.report(logs, epoch=epoch)
             self._ctx._node.log_upload.run()
-        self.store.save(epoch + 1, 0, stopped, 0.0)
+        self.store.save(epoch + 1, 0, stopped)
 
     def _summarize(self) -> None:
         if names := self._filled.names():

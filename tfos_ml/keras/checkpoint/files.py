@@ -130,23 +130,20 @@ class Checkpoints:
         self._deadline = time.monotonic() + self._timeout + size / SLOWEST
 
     def _write_checkpoint(self, state: TrainingState) -> None:
+        name = f"epoch-{state.epoch:05d}-step-{state.step:06d}-{self._run_id}"
         self._postpone(self.weights_file.stat().st_size)
         with _store_errors(self._uri, "written"):
-            self._write_all(state)
+            self._taken()
+            self._fs.create_dir(f"{self._root}/{name}", recursive=True)
+            contents = state.to_files()
+            about = {"format": FORMAT, "state": contents.pop(STATE).decode()}
+            with open(self.weights_file, "rb") as weights:
+                checksums = {WEIGHTS: self._write(f"{name}/{WEIGHTS}", weights)}
+            checksums |= {file: self._write(f"{name}/{file}", io.BytesIO(data)) for file, data in contents.items()}
+            self._taken().check()
+            self._write(f"{name}/{STATE}", io.BytesIO(json.dumps({**about, "files": checksums}).encode()))
+            self._remove_old()
         self._written(state)
-
-    def _write_all(self, state: TrainingState) -> None:
-        name = f"epoch-{state.epoch:05d}-step-{state.step:06d}-{self._run_id}"
-        self._taken()
-        self._fs.create_dir(f"{self._root}/{name}", recursive=True)
-        contents = state.to_files()
-        about = {"format": FORMAT, "state": contents.pop(STATE).decode()}
-        with open(self.weights_file, "rb") as weights:
-            checksums = {WEIGHTS: self._write(f"{name}/{WEIGHTS}", weights)}
-        checksums |= {file: self._write(f"{name}/{file}", io.BytesIO(data)) for file, data in contents.items()}
-        self._taken().check()
-        self._write(f"{name}/{STATE}", io.BytesIO(json.dumps({**about, "files": checksums}).encode()))
-        self._remove_old()
 
     def _write(self, path: str, source: BinaryIO) -> int:
         """Write a file; returns its checksum."""

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -201,13 +201,11 @@ class StateStore:
     def _note_saved(self, state: TrainingState) -> None:
         self.note_position(state.epoch, state.step, is_saved=True)
 
-    def save_within_epoch(self, epoch: int, step: int, seconds: float) -> None:
-        """Save the state after some steps of an epoch, which has taken so many seconds."""
-        metrics = [np.asarray(variable) for variable in metric_variables(self._variables.model)]
-        self.save(epoch, step, False, seconds, self._group.all_sum(metrics))
-
-    def save(self, epoch: int, step: int, stopped: bool, seconds: float, metrics: Sequence[Array] = ()) -> None:
-        """Begin to save the state after `step` steps of an epoch; `metrics` are the states of the metrics there."""
+    def save(self, epoch: int, step: int, stopped: bool, seconds: float = 0.0) -> None:
+        """Begin to save the state after `step` steps of an epoch, which have taken so many seconds."""
+        metrics: list[Array] = []
+        if step:  # all workers, after the same step
+            metrics = self._group.all_sum([np.asarray(v) for v in metric_variables(self._variables.model)])
         if self._checkpoints is None or self._states is None:
             return
         self._checkpoints.wait()
@@ -224,7 +222,7 @@ class StateStore:
             random=random_state(),
             digest=digest(self._variables.shared),
             seeds=[np.array(v) for v in self._variables.seeds],
-            metrics=list(metrics),
+            metrics=metrics,
             variables=[] if is_complete else [np.array(v) for v in self._variables.shared],
             callbacks=callbacks,
         )

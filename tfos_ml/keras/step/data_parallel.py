@@ -132,12 +132,6 @@ class DataParallel:
         setattr(owner, name, wrapper)
         self._stack.callback(delattr, owner, name)
 
-    def _by_step(self, plan: PassReductions) -> list[Any]:
-        """State of metrics that are updated with one number per step, as those of the losses of several outputs."""
-        of_losses = {id(v) for metric in privates.metrics_of_losses(self._model) for v in metric.variables}
-        variables = enumerate(metric_variables(self._model))
-        return [v for i, v in variables if i in plan.by_step or id(v) in of_losses]
-
     def has_agreed_to_save(self) -> bool:
         """Whether a worker has asked all to save or end with the step that is done; the same on all workers."""
         if not self._agrees_on_saves:
@@ -206,8 +200,10 @@ class DataParallel:
             data = tf.cond(has_rows, lambda: data, lambda: tf.nest.map_structure(_sized_as, data, stand_in))
         self.updated, self._applied, self._moments = [], 0, 0
         self._other_writes.begin()
-        state = {id(v): v for v in metric_variables(self._model)}
-        by_step = {id(v) for v in self._by_step(reductions)}
+        variables = metric_variables(self._model)
+        state = {id(v): v for v in variables}
+        by_step = {id(v) for metric in privates.metrics_of_losses(self._model) for v in metric.variables}
+        by_step |= {id(variables[i]) for i in reductions.by_step}
         before = {key: tf.identity(tf.convert_to_tensor(v)) for key, v in state.items()}
         result = original(data)
         for key, variable in state.items():
