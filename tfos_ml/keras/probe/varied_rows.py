@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfos_ml.data.row_order import Int64s
-from tfos_ml.data.schema import Array
 from tfos_ml.keras.collectives.group import WorkerGroup
 from tfos_ml.keras.training_data import TrainingData, as_tensors
 from tfos_ml.worker.row_store import spread
@@ -22,15 +20,14 @@ def gather_varied_rows(data: TrainingData, rows: int, group: WorkerGroup) -> Any
 
     All workers must call this together.
     """
-    element = data.spread()
-    own = tf.nest.map_structure(functools.partial(_taken, varied(element, rows)), element)
+    own = _varied_rows(data.spread(), rows)
     parts = [_of_worker(own, group, rank) for rank in spread(group.size, rows)]
-    element = tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
-    return as_tensors(tf.nest.map_structure(functools.partial(_taken, varied(element, rows)), element))
+    return as_tensors(_varied_rows(tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts), rows))
 
 
-def _taken(at: Int64s, values: Array) -> Array:
-    return values[at]
+def _varied_rows(element: Any, count: int) -> Any:
+    at = varied(element, count)
+    return tf.nest.map_structure(lambda values: values[at], element)
 
 
 def _of_worker(element: Any, group: WorkerGroup, rank: int) -> Any:
