@@ -28,7 +28,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Report | LogLine, int]] = deque()  # with the size of each
+        self._waiting: deque[tuple[Report | LogLine, int, bool]] = deque()  # the size of each, and if it is a line
         self._numbered = 0  # reports so far
         self._lines = 0  # that wait, with the samples
         self._lock = threading.Lock()
@@ -39,12 +39,13 @@ class Outbox:
         if size > MAX_REPORT_BYTES:
             logger.warning("A report of %d bytes is dropped, expected at most %d", size, MAX_REPORT_BYTES)
             return
+        is_line = isinstance(report, LogLine) or report.system
         with self._lock:
-            self._waiting.append((structs.replace(report, number=self._numbered), size))
+            self._waiting.append((structs.replace(report, number=self._numbered), size, is_line))
             self._numbered += 1
-            self._lines += _is_line(report)
+            self._lines += is_line
             if self._lines > KEPT_LINES:
-                del self._waiting[next(i for i, (waiting, _) in enumerate(self._waiting) if _is_line(waiting))]
+                del self._waiting[next(i for i, (*_, is_line) in enumerate(self._waiting) if is_line)]
                 self._lines -= 1
 
     def batches(self) -> Iterator[Reports]:
@@ -53,7 +54,7 @@ class Outbox:
             waiting = list(self._waiting)
         batch: Reports = []
         total = 0
-        for report, size in waiting:
+        for report, size, _ in waiting:
             if batch and total + size > BATCH_BYTES:
                 yield batch
                 batch, total = [], 0
@@ -66,9 +67,5 @@ class Outbox:
         """The driver has the reports up to the last of these."""
         with self._lock:
             while batch and self._waiting and self._waiting[0][0].number <= batch[-1].number:
-                report, _ = self._waiting.popleft()
-                self._lines -= _is_line(report)
-
-
-def _is_line(report: Report | LogLine) -> bool:
-    return isinstance(report, LogLine) or report.system
+                *_, is_line = self._waiting.popleft()
+                self._lines -= is_line
