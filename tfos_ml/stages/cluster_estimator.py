@@ -131,8 +131,12 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
         self._check_params()
         if is_local(spark):
             check_executors(spark, 0)  # before anything that takes long
-        template = self._template(self._get("clusterSize"))
-        self._check_smallest()
+        least, most = self._get("minClusterSize"), self._get("clusterSize")
+        template = self._template(most)
+        if least and least > most:
+            raise errors.ParamError(f"minClusterSize={least} is more than clusterSize={most}. Lower it.")
+        if least:
+            self._template(least)
         if self._driver_nodes() and is_connect(spark):
             raise errors.ClusterConfigError(
                 "driverPSNodes=True needs a classic session: on Spark Connect the driver is not on this host. Unset it."
@@ -199,13 +203,6 @@ class ClusterEstimator(TrainingParams, Estimator[TFModel], Saveable):
     def _template(self, size: int) -> ClusterTemplate:
         """The roles of so many nodes; raises ``ParamError`` if they are too few."""
         return make_template(size, self._get("numPS") or 0, self._get("masterNode"), bool(self._get("evalNode")))
-
-    def _check_smallest(self) -> None:
-        least, most = self._get("minClusterSize"), self._get("clusterSize")
-        if least and least > most:
-            raise errors.ParamError(f"minClusterSize={least} is more than clusterSize={most}. Lower it.")
-        if least:
-            self._template(least)
 
     def _driver_nodes(self) -> int:
         """How many parameter servers run on the host of the driver; they have the first ranks."""

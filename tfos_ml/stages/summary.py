@@ -98,13 +98,14 @@ class TrainingSummary:
     def _table(self) -> dict[str, str]:
         """What a reader sees first, by name; metrics are those of the epoch whose weights the model has."""
         epochs = max(map(len, self.history.values()), default=0)
+        nodes = ", ".join(str(attempt["nodes"]) for attempt in self.attempts)
         entries = {
             "rows": f"{self.rows:,}",
             "validationRows": f"{self.validationRows:,}" if self.validationRows else "",
             "skippedRows": f"{self.skippedRows:,}" if self.skippedRows else "",
             "seconds": f"{self.seconds:.1f}",
             "nodes": str(len(self.nodes)),
-            "attempts": _attempts(self.attempts) if len(self.attempts) > 1 else "",
+            "attempts": f"{len(self.attempts)}, of {nodes} nodes" if len(self.attempts) > 1 else "",
             "epochs": str(epochs),
             "steps": "" if self.steps is None else f"{self.steps:,}",
             "restoredEpoch": ""
@@ -159,8 +160,3 @@ class TrainingSummary:
                 axes.plot(range(1, len(values) + 1), values, marker=".", label=name)
             axes.legend()
         return figure
-
-
-def _attempts(attempts: list[dict[str, Any]]) -> str:
-    """How many there were, and their numbers of nodes."""
-    return f"{len(attempts)}, of {', '.join(str(attempt['nodes']) for attempt in attempts)} nodes"
