@@ -148,6 +148,14 @@ class TestProgressLink:
             [structs.replace(reported(0), number=0), LogLine("b", 2), LogLine("c", 3)],
         ]
 
+    def test_a_report_that_is_too_large_for_a_call_comes_in_parts(self):
+        outbox, metrics = Outbox(), {f"a metric with number {i}": float(i) for i in range(60_000)}
+        outbox.add(Report(metrics, 0, None, 0.0, "worker:0"))
+        batches = list(outbox.batches())
+        parts = [report.metrics for batch in batches for report in batch]
+        assert {name: value for part in parts for name, value in part.items()} == metrics
+        assert max(len(encode(batch)) for batch in batches) < 1.1 * outboxes.BATCH_BYTES
+
     def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
         client = connect()
         server.close()

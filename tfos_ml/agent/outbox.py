@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -13,10 +12,8 @@ from msgspec import structs
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.messages import LogLine, Report
 
-logger = logging.getLogger(__name__)
 KEPT_LINES = 10_000  # and samples of the host; metrics are all kept
 BATCH_BYTES = 1 << 20  # of one call or result row, far below the limits of a server and of Spark Connect
-MAX_REPORT_BYTES = 2 * BATCH_BYTES
 Reports: TypeAlias = list[Report | LogLine]
 
 
@@ -34,10 +31,12 @@ class Outbox:
         self._lock = threading.Lock()
 
     def add(self, report: Report | LogLine) -> None:
-        """Take a report; if too many lines wait, the oldest is dropped."""
+        """Take a report, in parts if it is too large for one call; if too many lines wait, the oldest is dropped."""
         size = len(encode(report))
-        if size > MAX_REPORT_BYTES:
-            logger.warning("A report of %d bytes is dropped, expected at most %d", size, MAX_REPORT_BYTES)
+        if size > BATCH_BYTES and isinstance(report, Report) and len(report.metrics) > 1:
+            names = list(report.metrics)
+            for part in (names[::2], names[1::2]):
+                self.add(structs.replace(report, metrics={name: report.metrics[name] for name in part}))
             return
         is_line = isinstance(report, LogLine) or report.system
         with self._lock:
