@@ -77,7 +77,14 @@ def test_every_exact_class_is_in_a_small_model():
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The directory with the weights and logs that workers of some sizes have written."""
-    return functools.cache(lambda which: train(TRAINED[which], tmp_path_factory.mktemp("zoo")))
+    where = tempfile.gettempdir()
+
+    def trained(which):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(tempfile, "tempdir", where)  # where the fork server of other tests is
+            return train(TRAINED[which], tmp_path_factory.mktemp("zoo"))
+
+    return functools.cache(trained)
 
 
 @pytest.fixture(scope="module")
