@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import threading
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import wait_until
-from resumed_model import BATCH, EPOCHS, ROWS, Expected, network, stateful_callbacks
+from resumed_model import BATCH, EPOCHS, Expected, network, stateful_callbacks
 from tracking import logged, runs_of, series
 from trained_rows import check_rows, note_steps
 
@@ -146,26 +145,6 @@ def test_without_restarts_it_is_an_error_that_says_how_to_go_on(spark, tmp_path,
 
 
 THREE = "local-cluster[3,1,1024]"
-KINDS = ["SIGKILL", "SIGTERM", "daemon", "CoarseGrainedExecutorBackend"]
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(40))
-def test_random_kills_change_nothing(sessions, tmp_path, expected, seed):
-    """One to three kills at any steps, often two in a row: of processes, Python workers and executors."""
-    spark = sessions.get(THREE)
-    chosen = random.Random(seed)
-    at = sorted(chosen.sample(range(1, 22), chosen.randint(1, 3)))
-    if seed % 3 == 0:
-        at[-1:] = [at[-1], at[-1] + 1]
-    victims = {update: (chosen.randrange(3), chosen.choice(KINDS)) for update in at}
-    fit = estimator(tmp_path, victims, clusterSize=3, minClusterSize=1, checkpointSteps=3, seed=seed)
-    fit.setModel(partial(network, notes=str(tmp_path))).setCallbacks([note_steps(), *fit.getCallbacks()])
-    fitted = fit.fit(expected.frame(spark))
-    check_rows(tmp_path, expected.trained, BATCH, EPOCHS)
-    expected.check(fitted.summary, weights_file(tmp_path))
-    assert fitted.summary.rows + fitted.summary.validationRows == ROWS
-    print("attempts:", [(a["nodes"], a["epoch"], a["step"], round(a["seconds"], 1)) for a in fitted.summary.attempts])
 
 
 def until_larger(directory: Path, size: int):
