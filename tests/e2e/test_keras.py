@@ -292,6 +292,25 @@ def test_names_are_data(spark, tmp_path):
     ] == [total]
 
 
+def test_a_function_may_make_another_model_in_a_later_fit(spark, tmp_path):
+    """It reads a file, which has changed."""
+    file = str(tmp_path / "classes")
+
+    def model():
+        import keras
+
+        with open(file) as classes:
+            layers = [keras.layers.Input((1,)), keras.layers.Dense(int(classes.read()), activation="softmax")]
+        made = keras.Sequential(layers)
+        made.compile("sgd", "sparse_categorical_crossentropy")
+        return made
+
+    for classes in (2, 3):
+        (tmp_path / "classes").write_text(str(classes))
+        df = spark.range(12).select(F.col("id").cast("float").alias("features"), (F.col("id") % classes).alias("label"))
+        assert estimator(model, clusterSize=1, epochs=1).fit(df).predict([[1.0]])["probability"].shape == (1, classes)
+
+
 def test_settings_of_keras_travel_with_the_program_and_with_a_saved_estimator(spark, keras, tmp_path):
     def model():
         made = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])

@@ -33,19 +33,21 @@ OUTPUT = "output"
 TAIL_LINES = 12  # of a process that ended without an answer
 
 _described: OrderedDict[str, ModelDescription] = OrderedDict()
-"""Descriptions by hash of the model; a documented cache of at most ``REMEMBERED``."""
+"""Descriptions of instances by hash; a documented cache of at most ``REMEMBERED``."""
 
 
 def describe_source(
     source: ModelSource, environment: Mapping[str, str], fork_server: ForkServerRef
 ) -> ModelDescription:
-    """Describe a model as a fresh process with the nodes' `environment` sees it; each model is inspected once.
+    """Describe a model as a fresh process with the nodes' `environment` sees it; each instance is inspected once.
+
+    A function is called again for each fit, since it may read a file that changes.
 
     Raises as :func:`check_sendable`, and ``ModelError`` if the process cannot make the model, or KerasEstimator cannot
     train it.
     """
     key = hashlib.sha256(check_sendable(source) + json.dumps(sorted(environment.items())).encode()).hexdigest()
-    if key not in _described:
+    if source.function is not None or key not in _described:
         _described[key], _ = _ask(source, (), FeedSchema(()), None, environment, fork_server)
     _described.move_to_end(key)
     while len(_described) > REMEMBERED:
