@@ -132,7 +132,6 @@ def train_alone(notes):
     large_model(notes).fit(np.ones((16, WIDTH), "f"), np.ones(16), 8, epochs=2, verbose=0, callbacks=callbacks)
 
 
-@pytest.mark.chaos  # three processes of a GB; benchmarks/size.py measures it, with more models
 def test_a_worker_keeps_few_copies_of_the_weights_beside_what_plain_keras_has(spark, tmp_path):
     """Nothing faster proves it: what a tried step and checkpoints keep is memory of TensorFlow's, in its processes."""
     alone, together = tmp_path / "alone", tmp_path / "together"
