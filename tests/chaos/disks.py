@@ -30,8 +30,9 @@ class Disk:
         fill(self.directory / ".filled")
 
     def freeze(self) -> None:
-        """Have all writers wait."""
-        run("fsfreeze", "-f", str(self.directory))
+        """Have all writers wait, if they do not yet."""
+        if not self._frozen:
+            run("fsfreeze", "-f", str(self.directory))
         self._frozen = True
 
     def heal(self) -> None:
