@@ -121,13 +121,14 @@ def build(name: str, size: int, notes: str) -> keras.Model:
 
 
 def plain_keras(name: str, size: int) -> dict[str, Any]:
-    """What a process notes that trains a model with Keras alone."""
-    with tempfile.TemporaryDirectory() as notes:
+    """What a process notes that trains a model with Keras alone, and keeps checkpoints, too."""
+    with tempfile.TemporaryDirectory() as notes, tempfile.TemporaryDirectory() as model_dir:
         model = build(name, size, notes)
         random, is_image = np.random.default_rng(0), "resnet" in name
         x = random.integers(0, VOCABULARY, (ROWS, model.input_shape[1])).astype("float32" if is_image else "int32")
         y = random.integers(0, 2, ROWS)
-        callbacks = [Notes(notes), Saves(notes)]
+        checkpoints = keras.callbacks.ModelCheckpoint(f"{model_dir}/all.weights.h5", save_weights_only=True)
+        callbacks = [Notes(notes), Saves(notes), checkpoints]
         model.fit(x, y, batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks)
         (process,) = noted(notes)
         return process
