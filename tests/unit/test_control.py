@@ -138,6 +138,11 @@ class TestProgressLink:
         assert server.nodes.take_reports() == []
         assert summary_of(server, 4, []) == {"label": "worker", "epochs": [0]}
 
+    def test_of_nodes_that_outlive_their_tasks_nothing_waits_to_be_shown(self):
+        outliving = nodes.Nodes(make_template(8), is_wanted=lambda: True)
+        outliving.take(0, [reported(0)])
+        assert outliving.take_reports() == []
+
     def test_too_many_lines_drop_the_oldest_and_no_metrics(self, monkeypatch):
         monkeypatch.setattr(outboxes, "KEPT_LINES", 2)
         outbox = Outbox()

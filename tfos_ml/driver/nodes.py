@@ -37,7 +37,7 @@ class Nodes:
     """The state of a run's nodes; for several threads.
 
     Without `is_wanted`, the nodes are the tasks of one job. With it, they outlive their tasks: they are stopped when
-    the program no longer wants them or one has failed.
+    the program no longer wants them or one has failed, and what they report is not shown while they run.
     """
 
     def __init__(self, template: ClusterTemplate, is_wanted: Callable[[], bool] | None = None):
@@ -88,7 +88,7 @@ class Nodes:
                     continue
                 if not report.system:
                     self._metrics.setdefault(rank, []).append(report)
-                if report.system or rank in self._shown:
+                if not self._outlive_tasks and (report.system or rank in self._shown):
                     self._to_show.append(report)
 
     def _take_progress(self, call: messages.ReportProgress) -> messages.ProgressAnswer:
