@@ -20,8 +20,8 @@ Reports: TypeAlias = list[Report | LogLine]
 class Outbox:
     """Reports in order, each with its number, by which the driver knows those that come twice; for several threads.
 
-    A connected node sends them with its calls until one is answered. What is left comes with the node's results: all
-    of them where the run is apart.
+    A connected node sends them with its calls until one is answered. The node's results bring what is left: in a run
+    that is apart, all of them.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """What the driver knows about the nodes of a run: progress, failure, results, and whether they are alive.
 
-Metrics and lines come with the nodes' calls; what has not come so, and where the run is apart all, is in their results.
+Metrics and lines come with the nodes' calls. Their results bring what is left: in a run that is apart, all of them.
 A node that outlives its task (``TFCluster``) ends when the driver does not answer for the lease.
 """
 

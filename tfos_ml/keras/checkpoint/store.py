@@ -195,7 +195,7 @@ class StateStore:
             set_callback_states(self._callbacks, state.callbacks)
 
     def note_position(self, epoch: int, step: int, is_saved: bool = False) -> None:
-        """Note on the chief how far the training is, or how far what is saved."""
+        """Have the driver know how far the training is, or with `is_saved` the saved state; the chief calls this."""
         self._ctx._node.note_position(Position(epoch, step, self._data.train.steps), is_saved)
 
     def _note_saved(self, state: TrainingState) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def is_exact(metric: Any, plan: PassReductions) -> bool:
     """Whether the states of a metric, added up over workers, are the state for all rows.
 
-    If it was not tried: those of all of Keras's own classes are, and of what inherits from one.
+    If it was not tried: true for Keras's own metrics and their subclasses, false for direct subclasses of ``Metric``.
     """
     if plan.inexact is not None:
         return metric.name not in plan.inexact
