@@ -1,5 +1,6 @@
-"""SavedModels with ops that TensorFlow does not have."""
+"""SavedModels that TensorFlow cannot load: with ops that it does not have, and damaged."""
 
+import os
 import sys
 
 import pytest
@@ -29,18 +30,7 @@ def test_without_tensorflow_text_the_error_says_how_to_install_it(exported, monk
         load(exported, "serving_default", "serve")
 
 
-def test_tensorflow_text_of_another_release(exported, monkeypatch, tmp_path):
-    """Its library has symbols of another TensorFlow."""
-    monkeypatch.delitem(sys.modules, "tensorflow_text", raising=False)
-    (tmp_path / "tensorflow_text.py").write_text("raise OSError('undefined symbol: _ZN10tensorflow4data')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(errors.ModelError, match=r"op StringLowex.*cannot be imported: undefined symbol: _ZN10"):
-        load(exported, "serving_default", "serve")
-
-
-def test_an_op_that_tensorflow_text_does_not_have(exported, monkeypatch, tmp_path):
-    monkeypatch.delitem(sys.modules, "tensorflow_text", raising=False)
-    (tmp_path / "tensorflow_text.py").write_text("")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(errors.ModelError, match="cannot load the SavedModel: .*Op type not registered 'StringLowex'"):
+def test_a_damaged_model_is_told(exported):
+    os.truncate(exported / "saved_model.pb", 100)
+    with pytest.raises(errors.ModelError, match=r"saved_model\.pb is not a SavedModel, or is damaged"):
         load(exported, "serving_default", "serve")

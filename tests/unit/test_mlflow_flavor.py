@@ -81,15 +81,6 @@ def make_model(saved_model):
     )
 
 
-@pytest.fixture(scope="module")
-def saved(saved_model, tmp_path_factory):
-    import tfos_ml.mlflow
-
-    path = str(tmp_path_factory.mktemp("saved") / "model")
-    tfos_ml.mlflow.save_model(make_model(saved_model), path, input_example=ROWS)
-    return path
-
-
 def assert_expected(scored):
     got = {name: json.loads(json.dumps(scored[name].tolist(), default=plain)) for name in EXPECTED}
     assert got == {name: json.loads(json.dumps(values, default=plain)) for name, values in EXPECTED.items()}
@@ -99,47 +90,37 @@ def plain(value):
     return value.tolist() if isinstance(value, np.ndarray) else value.decode()
 
 
-def test_signature_tells_arrays_nested_arrays_text_and_bytes(saved):
+def test_a_saved_model_takes_lists_arrays_and_what_a_client_of_the_server_sends(saved_model, tmp_path):
     import mlflow
+    from mlflow.models.utils import convert_input_example_to_serving_input
+    from mlflow.pyfunc.scoring_server import infer_and_parse_data
 
-    signature = mlflow.models.Model.load(saved).signature
-    assert [(c.name, str(c.type).replace("DataType.", "")) for c in signature.inputs] == [
-        ("scalar", "double"),
-        ("array", "Array(long)"),
-        ("nested", "Array(Array(double))"),
-        ("text", "string"),
-        ("blob", "binary"),
-    ]
+    import tfos_ml.mlflow
+
+    path = str(tmp_path / "model")
+    tfos_ml.mlflow.save_model(make_model(saved_model), path, input_example=ROWS)
+    signature = mlflow.models.Model.load(path).signature
+    assert {c.name: str(c.type).replace("DataType.", "") for c in signature.inputs} == {
+        "scalar": "double",
+        "array": "Array(long)",
+        "nested": "Array(Array(double))",
+        "text": "string",
+        "blob": "binary",
+    }
     assert {c.name: str(c.type).replace("DataType.", "") for c in signature.outputs} == {
         "total": "float",
         "joined": "string",
         "twice": "Array(Array(float))",
         "bytes": "binary",
     }
-
-
-def test_pyfunc_takes_lists_and_numpy_arrays(saved):
-    import mlflow
-
-    loaded = mlflow.pyfunc.load_model(saved)
+    loaded = mlflow.pyfunc.load_model(path)
     assert_expected(loaded.predict(ROWS))
-    as_arrays = ROWS.assign(
-        array=[np.array(v) for v in ROWS.array],
-        nested=[np.array(v) for v in ROWS.nested],
-        scalar=ROWS.scalar.astype("float32"),
-    )
-    assert_expected(loaded.predict(as_arrays))
-    assert_expected(loaded.predict(json_round_trip(loaded)))
-
-
-def json_round_trip(loaded):
-    """The rows as a client of the scoring server sends them."""
-    from mlflow.models.utils import convert_input_example_to_serving_input
-    from mlflow.pyfunc.scoring_server import infer_and_parse_data
-
-    return infer_and_parse_data(
-        json.loads(convert_input_example_to_serving_input(ROWS)), loaded.metadata.signature.inputs
-    )
+    with pytest.raises(errors.NullValueError, match="Column 'text' has 1 null"):
+        loaded.predict(ROWS.assign(text=["a", None, ""]))
+    arrays = {name: [np.array(value) for value in ROWS[name]] for name in ("array", "nested")}
+    assert_expected(loaded.predict(ROWS.assign(**arrays, scalar=ROWS.scalar.astype("float32"))))
+    sent = json.loads(convert_input_example_to_serving_input(ROWS))
+    assert_expected(loaded.predict(infer_and_parse_data(sent, signature.inputs)))
 
 
 def test_password_of_the_export_dir_is_not_saved_with_the_model(saved_model, tmp_path):
@@ -188,19 +169,3 @@ def test_a_model_is_served_where_there_are_its_requirements_alone(doubling, tmp_
     python, root = interpreter_with(tmp_path / "venv", *wanted), Path(tfos_ml.__file__).parents[1]
     path = root if (root / "setup.cfg").exists() else ""  # where it was installed as a link
     assert run(python, PREDICT, tmp_path / "model", "pyspark", path=path).splitlines()[-1] == "[[2.0, 4.0], [6.0, 8.0]]"
-
-
-def test_nulls_are_an_error_or_null(saved_model, tmp_path):
-    import tfos_ml.mlflow
-    from tfos_ml.mlflow.pyfunc import _load_pyfunc
-
-    with_null = ROWS.assign(text=["a", None, ""])
-    for policy in ("error", "keep"):
-        path = tmp_path / policy
-        tfos_ml.mlflow.save_model(make_model(saved_model).setHandleInvalid(policy), str(path), input_example=ROWS)
-        served = _load_pyfunc(str(path / "data" / "tf_model"))
-        if policy == "keep":
-            assert served.predict(with_null).joined.tolist() == ["ax", None, "z"]
-        else:
-            with pytest.raises(errors.NullValueError, match="Column 'text' has 1 null"):
-                served.predict(with_null)

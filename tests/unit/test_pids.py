@@ -1,71 +1,7 @@
-import errno
-import os
-import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
-from conftest import wait_until
-
-from tfos_ml.common.pids import ProcessHandle, start_mark, start_ticks
-
-DEADLINE = 60.0
-NO_PID = 4194303
-
-
-@pytest.fixture
-def group():
-    """A process that leads a group of two, in a session of their own, and the other one."""
-    command = ["sh", "-c", "sleep 600 & echo $!; read line"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as leader:
-        member = psutil.Process(int(leader.stdout.readline()))
-        yield leader, member
-        if member.is_running():
-            member.kill()
-        leader.kill()
-
-
-@pytest.fixture(params=["now", "before 5.3"])
-def kernel(request, monkeypatch):
-    """A kernel without descriptors of processes, as before Linux 5.3, too."""
-
-    def no_open(pid, flags=0):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    if request.param != "now":
-        monkeypatch.setattr(os, "pidfd_open", no_open)
-
-
-def ended(process):
-    return wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, DEADLINE)
-
-
-def test_start_is_that_of_the_process():
-    mine = start_ticks(os.getpid())
-    assert mine == start_ticks(os.getpid())
-    boot = mine / os.sysconf("SC_CLK_TCK")
-    assert boot == pytest.approx(psutil.Process().create_time() - psutil.boot_time(), abs=2)
-    with subprocess.Popen(["sleep", "600"]) as child:
-        assert start_ticks(child.pid) >= mine
-        child.kill()
-    assert start_ticks(NO_PID) is None
-    assert start_mark(NO_PID) is None
-
-
-def test_signal_reaches_the_process_alone(kernel, group):
-    leader, member = group
-    with ProcessHandle.open(leader.pid, start_ticks(leader.pid)) as handle:
-        assert not handle.wait(0)
-        handle.send_signal(signal.SIGKILL)
-        assert handle.wait(DEADLINE)
-        assert leader.wait(DEADLINE) == -signal.SIGKILL
-        handle.send_signal(signal.SIGKILL)  # again is fine
-        assert handle.wait(DEADLINE)
-    assert member.is_running()
-
 
 REUSED = """
 import os, signal, subprocess, sys
@@ -110,11 +46,6 @@ HANDLE = {
 # Whom no descriptor can be given knows a start to a clock tick of 10 ms: the second process starts in another one.
 OTHER_TICK = "import time; time.sleep(0.02)"
 OLD_HANDLE = {**HANDLE, "setup": OLD_KERNEL, "take": f"{HANDLE['take']}; {OTHER_TICK}"}
-GUARDIAN = {
-    "take": "from tfos_ml.agent import reaper; g = reaper.Reaper('m'); g.guard(pid=first.pid)" + f"; {OTHER_TICK}",
-    "end": "g.finish(report=False)",
-}
-
 OF_A_FORK_SERVER = {  # which has waited for the first process before the reaper hears of it
     "take": "from tfos_ml.agent import reaper; from tfos_ml.common.pids import start_ticks; g = reaper.Reaper('m')"
     + f"; started = start_ticks(first.pid); {OTHER_TICK}",
@@ -132,8 +63,8 @@ def in_own_pids(program):
 
 @pytest.mark.parametrize(
     "parts",
-    [{"setup": "", **HANDLE}, OLD_HANDLE, {"setup": "", **GUARDIAN}, {"setup": "", **OF_A_FORK_SERVER}],
-    ids=["handle", "handle of an old kernel", "guardian", "of a fork server"],
+    [{"setup": "", **HANDLE}, OLD_HANDLE, {"setup": "", **OF_A_FORK_SERVER}],
+    ids=["handle", "handle before Linux 5.3", "of a fork server"],
 )
 def test_process_that_was_given_the_pid_of_another_lives_on(parts):
     assert in_own_pids(REUSED.format(**parts)) == "lives\n"

@@ -50,10 +50,6 @@ def test_an_elastic_fit_goes_on_after_each_loss_with_progress_and_thrice_without
     policy, lost = RestartPolicy(max_restarts=0, is_elastic=True), errors.NodeLostError("gone")
     assert all(policy.decide(lost, has_progressed=True).restart for _ in range(20))
     assert [policy.decide(lost).restart for _ in range(4)] == [True, True, True, False]
-    assert policy.decide(lost, has_progressed=True).restart
-
-
-def test_an_exception_of_the_program_counts_in_an_elastic_fit_unless_it_follows_from_a_loss():
     policy = RestartPolicy(max_restarts=0, is_elastic=True)
     assert not policy.decide(errors.TrainFnError("mine"), has_progressed=True).restart
     assert policy.decide(errors.TrainFnError("worker 1 has ended", is_collateral=True)).restart

@@ -1,6 +1,6 @@
-"""A training that goes on from a checkpoint ends like one that was not interrupted, whatever its steps change.
+"""Trainings on one worker: one that goes on from a checkpoint, and one whose callbacks train between its steps.
 
-Its rows are shuffled, so that it goes on with those of that epoch.
+They end like plain Keras. Rows are shuffled, so that one that goes on has those of that epoch.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import keras
+import keras_worker
 import numpy as np
 import pytest
-from keras_worker import worker_context
+from keras_processes import plain_fit
+from keras_programs import numbers, small
 from optimizer_programs import OPTIMIZERS, frozen_first, thaw, with_callback
 
 from tfos_ml.data import spool
@@ -24,11 +26,11 @@ from tfos_ml.keras.training import fit_model
 pytestmark = pytest.mark.slow
 
 
-def trained(program, directory: Path, epochs, model_dir=None):
+def trained(program, directory: Path, epochs, model_dir=None, shuffle=True):
     """The weights after some epochs, from the last checkpoint if there is one."""
     make_data, make = program
     data = {**make_data(), "epochs": epochs}
-    ctx = worker_context(data, 0, 1, True, spool.SpoolDirectories(directory, directory))
+    ctx = keras_worker.worker_context(data, 0, 1, shuffle, spool.SpoolDirectories(directory, directory))
     ctx.checkpoint_dir = model_dir and str(model_dir)
     ctx.is_preempted = ctx._node.should_save = lambda: False
     task = KerasFit(ModelSource(function=make), describe(make()), callbacks=data.get("callbacks", list)())
@@ -50,3 +52,23 @@ def test_beyond_a_second_compile_it_is_an_error_that_says_so(tmp_path):
     trained(program, tmp_path, 2, tmp_path / "model")
     with pytest.raises(ModelError, match="compiled again by a callback before epoch 2"):
         trained(program, tmp_path, 3, tmp_path / "model")
+
+
+class Between(keras.callbacks.Callback):
+    """Trains, tests and evaluates on rows of its own."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            x, y = np.ones((3, 4), "f"), np.ones(3, "f")
+            self.model.train_on_batch(x, y)
+            self.model.test_on_batch(x, y)
+            self.model.evaluate(x, y, verbose=0)
+
+
+def test_callbacks_may_train_between_the_steps(tmp_path, monkeypatch):
+    """On one worker tfos_ml refuses nothing that Keras trains."""
+    program = lambda: {**numbers(), "callbacks": lambda: [Between()]}, lambda: small(metrics=["mae"])
+    monkeypatch.setitem(keras_worker.CASES, "between", program)
+    weights = trained(program, tmp_path, keras_worker.EPOCHS, shuffle=False)
+    for own, plain in zip(weights, plain_fit("between")[0], strict=True):
+        np.testing.assert_allclose(own, plain, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""What the supervisor of a node lets through to the TensorFlow process, batch by batch."""
+"""What the supervisor of a node lets through to the TensorFlow process; more is in ``e2e/test_data_faults.py``."""
 
 import collections
 import dataclasses
@@ -12,9 +12,8 @@ from node_tasks import make_task
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
-from tfos_ml.data.attributes import class_count, vector_names
 from tfos_ml.data.casting import TensorInfo
-from tfos_ml.data.schema import ColumnConstraint, ColumnSpec, FeedSchema
+from tfos_ml.data.schema import ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, read_chunk
 from tfos_ml.inference.prediction import LossInfo, label_constraint
 from tfos_ml.protocol.codec import decode, encode
@@ -22,15 +21,13 @@ from tfos_ml.protocol.codec import decode, encode
 NAN, INF = float("nan"), float("inf")
 FLOATS = pa.list_(pa.float32())
 X = ColumnSpec("x", "x", "feature", "float32", 1)
-WIDE = dataclasses.replace(X, constraint=ColumnConstraint("the model's input 'x' is float32(batch, 2)", (2,)))
-
-
 FIVE = TensorInfo("float32", (None, 5))
 
 
-def label(loss="sparse_categorical_crossentropy", output=FIVE, dtype="int64", ndim=0, **of):
+def label(output=FIVE, dtype="int64", ndim=0, **of):
+    loss = LossInfo("sparse_categorical_crossentropy", **of)
     spec = ColumnSpec("y", "y", "label", dtype, ndim)
-    return dataclasses.replace(spec, constraint=label_constraint(spec, LossInfo(loss, **of), "out", output))
+    return dataclasses.replace(spec, constraint=label_constraint(spec, loss, "out", output))
 
 
 @pytest.fixture
@@ -59,82 +56,34 @@ def test_null_error_names_the_column_and_the_count(feed):
         feed(X, pa.array([[1, None], None, [3]], FLOATS))
 
 
-class TestWidth:
-    @pytest.mark.parametrize("rows", [[[1, 2], [1]], [[1, 2], [1, 2, 3]], [[]]])
-    def test_that_the_model_fixes_holds_for_each_row(self, feed, rows):
-        with pytest.raises(
-            errors.ShapeError, match=r"Column 'x' has rows of .* but the model's input.*: 2 in each row"
-        ):
-            feed(WIDE, pa.array([[0, 0]] * 3, FLOATS), pa.array(rows, FLOATS))
-
-    def test_of_labels_follows_from_loss_and_output(self, feed):
-        four = label("mse", TensorInfo("float32", (None, 4)), "float32", 1)
-        with pytest.raises(errors.ShapeError, match=r"'y' has rows of 3 to 4 elements.*output 'out'.*4 in each row"):
-            feed(four, pa.array([[0] * 4, [0] * 3], FLOATS))
+@pytest.mark.parametrize(("value", "deep"), [(NAN, 0), (-INF, 2)])
+def test_nan_is_an_error_that_counts_rows(feed, value, deep):
+    column, kind = [1.0, value, value, 2.0], pa.float32()
+    for _ in range(deep):
+        column, kind = [[v] for v in column], pa.list_(kind)
+    spec = dataclasses.replace(X, ndim=deep)
+    with pytest.raises(errors.NonFiniteValueError, match=r"'x' has 2 x (NaN|infinity) in 2 of 4 rows.*handleInvalid="):
+        feed(spec, pa.array(column, kind))
 
 
-class TestNaN:
-    @pytest.mark.parametrize(("value", "deep"), [(NAN, 0), (INF, 1), (-INF, 2)])
-    def test_is_an_error_that_counts_rows(self, feed, value, deep):
-        column, kind = [1.0, value, value, 2.0], pa.float32()
-        for _ in range(deep):
-            column, kind = [[v] for v in column], pa.list_(kind)
-        spec = dataclasses.replace(X, ndim=deep)
-        with pytest.raises(
-            errors.NonFiniteValueError, match=r"'x' has 2 x (NaN|infinity) in 2 of 4 rows.*handleInvalid="
-        ):
-            feed(spec, pa.array(column, kind))
-
-    def test_rows_are_skipped_and_counted_as_those_with_nulls_are_or_kept(self, feed):
-        batches = [pa.array([[1, NAN], [], [2]], FLOATS), pa.array([[3], [INF, NAN]], FLOATS)]
-        feeder, found = feed(X, *batches, handle_invalid="skip")
-        assert found == [1, 2, 3]
-        assert (feeder.skipped, feeder.rows["train"], feeder.counts().skipped) == (2, 3, 2)
-        nulls = pa.array([[1], None, [None], [2]], FLOATS)
-        assert feed(X, nulls, pa.array([None, [3]], FLOATS), handle_invalid="skip")[1] == [0, 3, 5]
-        feeder, found = feed(X, *batches, handle_invalid="keep")
-        assert (found, feeder.skipped) == ([0, 1, 2, 3, 4], 0)
+def test_rows_with_nulls_and_nan_are_skipped_and_counted_or_kept(feed):
+    batches = [pa.array([[1, NAN], [], [2]], FLOATS), pa.array([[3], [INF, NAN]], FLOATS)]
+    feeder, found = feed(X, *batches, handle_invalid="skip")
+    assert found == [1, 2, 3]
+    assert (feeder.skipped, feeder.rows["train"], feeder.counts().skipped) == (2, 3, 2)
+    nulls = pa.array([[1], None, [None], [2]], FLOATS)
+    assert feed(X, nulls, pa.array([None, [3]], FLOATS), handle_invalid="skip")[1] == [0, 3, 5]
+    feeder, found = feed(X, *batches, handle_invalid="keep")
+    assert (found, feeder.skipped) == ([0, 1, 2, 3, 4], 0)
 
 
-class TestLabels:
-    @pytest.mark.parametrize(
-        ("values", "message"),
-        [
-            (
-                [1, 5, 2],
-                r"'y' has values from 1 to 5 .*'out' is float32\(batch, 5\).*from 0 to 4\. Number the classes from 0",
-            ),
-            ([-1, 4], "from -1 to 4 .* Number the classes from 0"),
-            ([0, 5], "from 0 to 5 .* Give the last layer 6 units"),
-            ([0, 9], "from 0 to 9 .* Give the last layer 10 units"),
-        ],
-    )
-    def test_that_are_no_class_are_an_error_with_the_range_found(self, feed, values, message):
-        with pytest.raises(errors.LabelRangeError, match=message):
-            feed(label(), pa.array([0, 4] if min(values) == 0 else []), pa.array(values))
-        with pytest.raises(errors.LabelRangeError, match=message):
-            feed(label(dtype="float64"), pa.array(values, pa.float64()))
-
-    def test_of_steps_and_of_the_class_to_ignore(self, feed):
-        steps = label(output=TensorInfo("float32", (None, None, 5)), ndim=1, ignore_class=-1)
-        lists = pa.list_(pa.int64())
-        assert feed(steps, pa.array([[0, 4, -1], []], lists))[1] == [0, 1]
-        with pytest.raises(errors.LabelRangeError, match="from 0 to 5"):
-            feed(steps, pa.array([[0, 5, -1]], lists))
-
-
-def test_what_spark_ml_notes_of_columns():
-    from pyspark.sql.types import DoubleType, StructField, StructType
-
-    def given(about):
-        return StructType([StructField("c", DoubleType(), True, {"ml_attr": about})])
-
-    attributes = {"numeric": [{"idx": 0, "name": "a"}, {"idx": 1, "name": "b"}], "nominal": [{"idx": 2}]}
-    assert vector_names(given({"attrs": attributes, "num_attrs": 3}), "c") == ["a", "b", "?"]
-    assert vector_names(given({"num_attrs": 2}), "c") == ["?", "?"]
-    assert vector_names(given({}), "c") is None
-    assert class_count(given({"type": "nominal", "vals": ["a", "b"]}), "c") == 2
-    assert class_count(given({"type": "nominal", "vals": ["a", "b", "__unknown"]}), "c") == 2
-    assert class_count(given({"type": "nominal", "num_vals": 7}), "c") == 7
-    assert class_count(given({"type": "numeric"}), "c") is None
-    assert class_count(StructType([StructField("c", DoubleType())]), "c") is None
+def test_labels_that_are_no_class_are_an_error_with_the_range_found(feed):
+    for column in (pa.array([0, 9]), pa.array([0, 9], pa.float64())):
+        spec = label(dtype=str(column.type).replace("double", "float64"))
+        with pytest.raises(errors.LabelRangeError, match="from 0 to 9 .* Give the last layer 10 units"):
+            feed(spec, column[:1], column)
+    steps = label(output=TensorInfo("float32", (None, None, 5)), ndim=1, ignore_class=-1)
+    lists = pa.list_(pa.int64())
+    assert feed(steps, pa.array([[0, 4, -1], []], lists))[1] == [0, 1]
+    with pytest.raises(errors.LabelRangeError, match="from 0 to 5"):
+        feed(steps, pa.array([[0, 5, -1]], lists))

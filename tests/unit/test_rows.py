@@ -14,7 +14,7 @@ from pyspark.sql import Row
 
 from tfos_ml.data.arrow_to_rdd import column_of, is_row_batch, to_elements
 from tfos_ml.data.rdd_to_arrow import to_batches
-from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError, InvalidInputError
+from tfos_ml.errors import ColumnNotFoundError, ColumnTypeError
 
 NAN, INF = float("nan"), float("inf")
 Point = namedtuple("Point", "x y")
@@ -27,12 +27,6 @@ def there_and_back(elements, lists=False, **options):
 def one_batch(elements):
     (batch,) = to_batches(elements)
     return batch
-
-
-def _objects(*values):
-    array = np.empty(len(values), object)
-    array[:] = values
-    return array
 
 
 def same(a, b):
@@ -61,18 +55,14 @@ SCALARS = {
     "floats": [0.0, -0.0, 0.1, 5e-324, 1.7976931348623157e308, INF, -INF, NAN, None],
     "strings": ["", "a\0b", "naïve", "\U0001f600 x", "日本", None],
     "bytes": [b"", b"\0\xff", None],
-    "nothing": [None, None],
     "dates": [dt.date.min, dt.date(1969, 12, 31), dt.date.max, None],
     "datetimes": [dt.datetime.min, dt.datetime(2020, 2, 29, 12, 30, 1, 123456), dt.datetime.max, None],
     "durations": [dt.timedelta(microseconds=-1), dt.timedelta(days=3), None],
     "decimals": [Decimal("1.50"), Decimal("-0.01"), None],
     "int32": [np.int32(-5), np.int32(7)],
     "float32": [np.float32(0.1), np.float32(NAN), None],
-    "float16": [np.float16(0.1)],
-    "uint64": [np.uint64(2**64 - 1), np.uint64(0)],
     "numpy bools": [np.True_, None, np.False_],
     "numpy days": [np.datetime64("2020-01-01"), np.datetime64("NaT", "D"), None],
-    "numpy seconds": [np.timedelta64(5, "s")],
 }
 DTYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", ">i4", ">f8"]
 DTYPES += ["M8[us]", "M8[D]", ">M8[h]", "m8[ns]", "U5", "S5"]
@@ -81,116 +71,90 @@ ARRAYS = {
     "not a time": [np.array(["NaT", "2020-01-01"], "M8[s]")],
     "not a number": [np.array([NAN, INF, -0.0])],
     "0-d": [np.array(1.5), np.array(-0.0)],
-    "empty": [np.zeros(0, "f4"), np.ones(0, "f4")],
-    "no columns": [np.zeros((3, 0), "i2")],
-    "four dimensions": [np.arange(24, dtype="u1").reshape(2, 3, 4, 1)] * 3,
-    "transposed": [np.arange(6).reshape(2, 3).T],
     "strided": [np.arange(10)[::-2], np.arange(5)],
     "objects": [np.array(["a", None, "\U0001f600"], object), np.array([], object)],
     "texts of several widths": [np.array(["a", "bc"]), np.array([["wider"]])],
-    "bytes of several widths": [np.array([b"a", b"bc"]), np.array([b"wid"])],
     "ragged": [np.arange(3), np.zeros(0, int), np.arange(7)],
-    "ragged in two dimensions": [np.ones((2, 3), "f4"), np.zeros((0, 5), "f4"), np.ones((4, 1), "f4")],
     "ragged in number of dimensions": [np.ones((2, 3)), np.array(1.0), np.ones(4)],
-    "ragged flags": [np.array([True]), np.array([False, True])],
 }
 FORMS = {
     "tuples": [(1, "a", 0.5), (2, None, -0.0)],
-    "tuple of one": [(1,), (None,)],
     "empty tuples": [(), ()],
-    "lists of fields": [["a", 1], ["b", 2]],
-    "flags among numbers": [[True, 0.5], [False, 1.5]],
     "dicts": [{"b": 1, "a": "x"}, {"b": 2, "a": None}],
-    "empty dicts": [{}, {}, {}],
     "odd keys": [{"": 1, "a.b": 2, "\U0001f600": 3}],
     "rows": [Row(label=1, text="x"), Row(label=None, text="y")],
-    "rows with equal names": [Row("a", "a")(1, "x"), Row("a", "a")(2, "y")],
     "lists of text": [["a", "b"], [], ["\U0001f600"], [None, "c"]],
-    "lists of bytes": [[b"a"], [b"\xff", b""]],
-    "dict in tuple": [(1, {"a": 1, "b": [b"x"]}), (2, {"a": 2, "b": []})],
     "tuple in tuple": [("k", (1, 0.5)), ("l", (2, 1.5)), ("m", None)],
     "tuples of several lengths": [("k", (1, 2)), ("l", ()), ("m", (3,))],
-    "row in row": [Row(a=Row(b=1, c="x"), d=2)],
     "dicts in list": [([{"a": 1}, {"a": 2}],), ([],), (None,)],
-    "tuples in list": [([(1, "a"), (2, "b")], 1), ([(3, "c")], 2)],
-    "arrays in list": [(1, [np.zeros(2, "f4"), np.arange(3)])],
     "arrays in dict": [{"x": np.ones((2, 2), "f4"), "y": np.int64(1)}, {"x": np.zeros((2, 2), "f4"), "y": np.int64(0)}],
-    "arrays of one shape in list": [(1, [np.zeros((2, 2)), np.ones((2, 2))]), (2, [np.ones((2, 2))]), (3, [])],
     "arrays in tuple in tuple": [(1, (np.ones((2, 2)), "a")), (2, None), (3, (None, "b"))],
     "None for an array": [(np.ones((2, 2)), 1), (None, 2)],
-    "None for a ragged array": [(np.ones((2, 2)), 1), (None, 2), (np.ones((1, 2)), 3)],
     "None for a dict": [(None,), ({"a": None, "b": 1},), (None,)],
-    "many fields": [(*range(100), "a")] * 2,
-    "datetimes in list": [([dt.datetime(2020, 1, 1)], 1), ([dt.datetime(1970, 1, 1), None], 2)],
 }
 NUMBERS = {
     "floats": [[0.5, -0.0, NAN, INF], [1.5, 2.5, 3.5, 4.5]],
-    "ints": [[1, 2**63 - 1], [3, -(2**63)]],
     "flags": [[True, False], [False, True]],
     "ragged": [[1.5], [], [2.5, 3.5]],
-    "empty": [[], []],
     "with None": [[1.5, None], [2.5]],
-    "None alone": [[None, None]],
     "long floats": [[0.1] * 200, [-0.0, NAN] * 100],
-    "long ints": [list(range(200)), [2**63 - 1] * 200],
-    "long ragged": [[0.5] * 200, [1.5] * 100, []],
-    "long ragged ints": [[3] * 200, [4] * 100, []],
-    "long flags": [[True] * 200],
+    "long ragged ints": [[3] * 200, [2**63 - 1] * 100, []],
     "long with None": [[0.5] * 200, [None] * 200, [0.5] * 3],
-    "long ints with None": [[5] * 200, [None] * 200],
     "long text after a number": [[0.5] * 100 + ["a" * 1000]] * 2,
-}
-NESTED = {
-    "uniform": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]],
-    "differing": [[[1, 2]], [[3, 4], [5, 6]], []],
+    "nested": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]],
     "jagged": [[[0.5], [1.5, 2.5]], [[], [3.5]]],
     "deep": [[[[True], [False]]], [[[True], [True]]]],
-    "with None": [[[1, None], [2, 3]], [None, [4]]],
-    "of nothing": [[[], []], [[]]],
+    "nested with None": [[[1, None], [2, 3]], [None, [4]]],
 }
-
-
-POOLS = [SCALARS, ARRAYS, FORMS, NUMBERS, NESTED]
+POOLS = [SCALARS, ARRAYS, FORMS, NUMBERS]
 EXACT = [SCALARS, ARRAYS, FORMS]
 
 
-class TestRoundTrip:
-    @pytest.mark.parametrize("lists", [False, True])
-    @pytest.mark.parametrize("pool", EXACT)
-    def test_elements_come_back_as_they_were(self, pool, lists):
-        for name, elements in pool.items():
-            assert same(there_and_back(elements, lists), elements), name
-
-    @pytest.mark.parametrize("pool", POOLS)
-    @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v, 1), lambda v: {"x": ({"y": v},)}])
-    def test_slices_files_and_joined_batches(self, pool, wrap, tmp_path):
-        for name, values in pool.items():
-            for batch in to_batches([wrap(v) for v in values] * 4):
-                whole = to_elements(batch)
-                assert is_row_batch(batch)
-                assert same(to_elements(through_a_file(batch, tmp_path / "batch.arrow")), whole), name
-                for start, length in ((1, 2), (3, 5), (0, 0), (len(whole), 1), (2, 100)):
-                    part, expected = batch.slice(start, length), whole[start : start + length]
-                    assert same(to_elements(part), expected), name
-                    assert same(to_elements(part.slice(1)), expected[1:]), name
-                    mask = [i % 2 == 1 for i in range(len(part))]
-                    assert same(to_elements(part.filter(pa.array(mask, pa.bool_()))), expected[1::2]), name
-                joined = pa.Table.from_batches([batch.slice(2), batch.slice(0, 2)]).combine_chunks().to_batches()
-                assert same([e for b in joined for e in to_elements(b)], whole[2:] + whole[:2]), name
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("pool", EXACT)
+def test_elements_come_back_as_they_were(pool, lists):
+    for name, elements in pool.items():
+        assert same(there_and_back(elements, lists), elements), name
 
 
-class TestNamedTuples:
-    def test_come_back_as_rows(self):
-        (point,) = there_and_back([Point(1, "a")])
-        assert (point.x, point.y, *point) == (1, "a", 1, "a")
-        assert column_of(one_batch([Point(1, "a")]), "y").to_pylist() == ["a"]
-        assert same(there_and_back([(Point(1, "a"), 2)]), [(Row(x=1, y="a"), 2)])
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: {"x": ({"y": v},)}])
+def test_slices_files_and_joined_batches(pool, wrap, tmp_path):
+    for name, values in pool.items():
+        for batch in to_batches([wrap(v) for v in values] * 4):
+            whole = to_elements(batch)
+            assert is_row_batch(batch)
+            assert same(to_elements(through_a_file(batch, tmp_path / "batch.arrow")), whole), name
+            for start, length in ((1, 2), (0, 0), (2, 100)):
+                part, expected = batch.slice(start, length), whole[start : start + length]
+                assert same(to_elements(part), expected), name
+                mask = [i % 2 == 1 for i in range(len(part))]
+                assert same(to_elements(part.filter(pa.array(mask, pa.bool_()))), expected[1::2]), name
+            joined = pa.Table.from_batches([batch.slice(2), batch.slice(0, 2)]).combine_chunks().to_batches()
+            assert same([e for b in joined for e in to_elements(b)], whole[2:] + whole[:2]), name
+
+
+def test_random_mixtures():
+    rng = random.Random(20)
+    values = [v for pool in POOLS for v in pool.values()]
+    for _ in range(60):
+        elements = []
+        for _ in range(rng.randrange(1, 8)):
+            names = rng.sample("abcdef", rng.randrange(1, 4))
+            columns = [rng.choice(values) for _ in names]
+            make = rng.choice([lambda *row: row, lambda *row: dict(zip(names, row, strict=True)), Row(*names)])  # noqa: B023
+            elements += [make(*map(rng.choice, columns)) for _ in range(rng.randrange(1, 100))]
+        assert same(there_and_back(elements, lists=True), elements)
+
+
+def test_namedtuples_come_back_as_rows():
+    (point,) = there_and_back([Point(1, "a")])
+    assert (point.x, point.y, *point) == (1, "a", 1, "a")
+    assert same(there_and_back([(Point(1, "a"), 2)]), [(Row(x=1, y="a"), 2)])
 
 
 DENSE, SPARSE = Vectors.dense(0.5, -0.0, NAN), Vectors.sparse(3, {2: 1.5})
 VECTORS = {
-    "dense": [DENSE, DENSE],
-    "sparse": [SPARSE, Vectors.sparse(3, {})],
     "both, as VectorAssembler gives them": [SPARSE, DENSE, SPARSE],
     "of mllib": [mllib.Vectors.dense(1, 2), mllib.Vectors.sparse(2, {0: 1.0})],
     "of several sizes": [DENSE, Vectors.dense(1.0), Vectors.sparse(5, {4: 1.0})],
@@ -198,148 +162,78 @@ VECTORS = {
 }
 
 
-class TestVectors:
-    @pytest.mark.parametrize("wrap", [lambda v: v, lambda v: (v, 1), lambda v: Row(features=v, label=1)])
-    def test_come_back_as_arrays(self, wrap):
-        for name, values in VECTORS.items():
-            assert same(there_and_back([wrap(v) for v in values]), [wrap(v.toArray()) for v in values]), name
+@pytest.mark.parametrize("wrap", [lambda v: (v, 1), lambda v: Row(features=v, label=1)])
+def test_vectors_come_back_as_arrays(wrap):
+    for name, values in VECTORS.items():
+        assert same(there_and_back([wrap(v) for v in values]), [wrap(v.toArray()) for v in values]), name
+
+
+def test_lists_of_numbers_come_back_as_an_array():
+    for elements, dtype in (
+        ([[0.5, NAN], [1.5, 2.5]], "f8"),
+        ([[1] * 100, [0.5] * 100], "f8"),
+        ([[True] * 100], "?"),
+        ([[np.int8(1), 2]], "i8"),
+    ):
+        for found in (there_and_back(elements), [e["x"] for e in there_and_back([{"x": e} for e in elements])]):
+            assert same(found, [np.array(e, dtype) for e in elements])
 
 
 class Colour(enum.Enum):
     RED = 1
 
 
-class Custom:
-    def __init__(self):
-        self.a = 1
-
-
-class TestLists:
-    @pytest.mark.parametrize(
-        ("elements", "dtype"),
-        [
-            ([[0.5, NAN], [1.5, 2.5]], "f8"),
-            ([[1, 2], [3, 4]], "i8"),
-            ([[True, False]], "?"),
-            ([[1, 2], [0.5, 1.5]], "f8"),
-            ([[1, 0.5]], "f8"),
-            ([[0.5] * 100, [1] * 100], "f8"),
-            ([[1] * 100, [0.5] * 100], "f8"),
-            ([[1] * 100], "i8"),
-            ([[True] * 100], "?"),
-            ([[]], "f8"),
-            ([[np.float32(0.5), np.float32(1.5)]], "f8"),
-            ([[np.int8(1), 2]], "i8"),
-            ([[np.True_, True]], "?"),
-        ],
+def test_batches_of_a_dataframe_are_tuples_of_columns():
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "x": pa.array([[0.5, 1.5], [2.5]], pa.list_(pa.float32())),
+            "y": pa.array([1, None], pa.int32()),
+            "z": [{"a": 1}, {"a": 2}],
+        }
     )
-    def test_numbers_come_back_as_an_array(self, elements, dtype):
-        for found in (there_and_back(elements), [e["x"] for e in there_and_back([{"x": e} for e in elements])]):
-            assert same(found, [np.array(e, dtype) for e in elements])
+    assert not is_row_batch(batch)
+    expected = [(np.array([0.5, 1.5], "f4"), 1, {"a": 1}), (np.array([2.5], "f4"), None, {"a": 2})]
+    assert same(to_elements(batch), expected)
+    assert same(to_elements(batch.slice(1)), expected[1:])
+    assert same(to_elements(batch, lists=True), [([0.5, 1.5], 1, {"a": 1}), ([2.5], None, {"a": 2})])
+    assert column_of(batch, "y").to_pylist() == column_of(batch, 1).to_pylist() == [1, None]
 
 
-class TestArrays:
-    def test_arrays_of_one_shape_are_views(self):
-        batch = one_batch([(np.arange(6, dtype="f4").reshape(2, 3), 1)] * 10)
-        elements = to_elements(batch)
-        start = elements[0][0].__array_interface__["data"][0]
-        assert start == batch.column(0).flatten().buffers()[1].address
-        assert [e[0].__array_interface__["data"][0] - start for e in elements] == [24 * i for i in range(10)]
-        assert not elements[0][0].flags.writeable
+def test_columns_by_name_or_position_and_a_missing_one_is_a_typed_error():
+    for by_position in (one_batch([(1, "x"), (2, "y")]), one_batch([[1, "x"], [2, "y"]])):
+        assert column_of(by_position, 1).to_pylist() == ["x", "y"]
+    row = one_batch([Row(a=1, b="x")])
+    assert column_of(row, "b").to_pylist() == column_of(row, 1).to_pylist() == ["x"]
+    named = one_batch([{"a": 1, "b": 2}])
+    with pytest.raises(ColumnNotFoundError, match=r"no fields 'c', expected one. Available: \['a', 'b'\]"):
+        column_of(named, "c")
+    with pytest.raises(ColumnNotFoundError, match=r"no fields 2, expected one. Available: \[0, 1\]"):
+        column_of(one_batch([(1, 2)]), 2)
 
 
-class TestBatches:
-    def test_batches_of_a_dataframe_are_tuples_of_columns(self):
-        batch = pa.RecordBatch.from_pydict(
-            {
-                "x": pa.array([[0.5, 1.5], [2.5]], pa.list_(pa.float32())),
-                "y": pa.array([1, None], pa.int32()),
-                "z": [{"a": 1}, {"a": 2}],
-            }
-        )
-        assert not is_row_batch(batch)
-        expected = [(np.array([0.5, 1.5], "f4"), 1, {"a": 1}), (np.array([2.5], "f4"), None, {"a": 2})]
-        assert same(to_elements(batch), expected)
-        assert same(to_elements(batch.slice(1)), expected[1:])
-        assert same(to_elements(batch, lists=True), [([0.5, 1.5], 1, {"a": 1}), ([2.5], None, {"a": 2})])
-        assert column_of(batch, "y").to_pylist() == column_of(batch, 1).to_pylist() == [1, None]
-
-    def test_random_mixtures(self):
-        rng = random.Random(20)
-        values = [v for pool in POOLS for v in pool.values()]
-        for _ in range(60):
-            elements = []
-            for _ in range(rng.randrange(1, 8)):
-                names = rng.sample("abcdef", rng.randrange(1, 4))
-                columns = [rng.choice(values) for _ in names]
-                make = rng.choice([lambda *row: row, lambda *row: dict(zip(names, row, strict=True)), Row(*names)])  # noqa: B023
-                elements += [make(*map(rng.choice, columns)) for _ in range(rng.randrange(1, 100))]
-            assert same(there_and_back(elements, lists=True), elements)
+@pytest.mark.parametrize(
+    ("elements", "where", "what", "cast"),
+    [
+        ([(1, [{"a": object()}])], "element[1][0]['a']", "object", "a tuple, dict or NumPy array of its content"),
+        ([(1, Colour.RED)], "element[1]", "Colour", "x.value in place of x = element[1]"),
+        ([pd.Timestamp("2020-01-01")], "element", "Timestamp", "x.to_pydatetime()"),
+        ([[1, 2**63]], "element[*]", "int", "one type for all rows, as float(x) or str(x)"),
+        ([(1, "a"), ("b", "c")], "element[0]", "int and str", "one type for all rows, as float(x) or str(x)"),
+    ],
+)
+def test_errors_say_where_what_and_what_to_do(elements, where, what, cast):
+    with pytest.raises(ColumnTypeError) as error:
+        there_and_back(elements)
+    message = str(error.value)
+    assert message.startswith(f"{where} of the RDD holds ")
+    assert what in message
+    assert "Supported: bool, int, float" in message
+    assert "rdd.map()" in message
+    assert cast in message
 
 
-class TestColumnOf:
-    def test_by_name_or_position(self):
-        named = one_batch([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
-        assert column_of(named, "b").to_pylist() == ["x", "y"]
-        for by_position in (one_batch([(1, "x"), (2, "y")]), one_batch([[1, "x"], [2, "y"]])):
-            assert column_of(by_position, 1).to_pylist() == ["x", "y"]
-        row = one_batch([Row(a=1, b="x")])
-        assert column_of(row, "b").to_pylist() == column_of(row, 1).to_pylist() == ["x"]
-
-    @pytest.mark.parametrize(
-        ("elements", "key", "message"),
-        [
-            ([{"a": 1, "b": 2}], "c", "no fields 'c', expected one. Available: ['a', 'b']"),
-            ([{"a": 1}], 0, "no fields 0, expected one. Available: ['a']"),
-            ([(1, 2)], 2, "no fields 2, expected one. Available: [0, 1]"),
-            ([(1, 2)], -1, "no fields -1"),
-            ([()], 0, "Available: none"),
-            ([[1.5, 2.5]], 1, "no fields 1, expected one. Available: [0]"),
-            ([Row("a", "a")(1, 2)], "a", "2 fields 'a', expected one"),
-        ],
-    )
-    def test_a_missing_one_is_a_typed_error(self, elements, key, message):
-        with pytest.raises(ColumnNotFoundError) as error:
-            column_of(one_batch(elements), key)
-        assert message in str(error.value)
-
-
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("elements", "where", "what", "cast"),
-        [
-            ([(1, [{"a": object()}])], "element[1][0]['a']", "object", "a tuple, dict or NumPy array of its content"),
-            ([{"x": 1.5}, {"x": Custom()}], "element['x']", "Custom", "vars(x) in place of x = element['x']"),
-            ([(1, Colour.RED)], "element[1]", "Colour", "x.value in place of x = element[1]"),
-            ([(np.zeros(2, complex),)], "element[0]", "numpy.complex128", ""),
-            ([np.array([object()])], "element[*]", "object", ""),
-            ([np.array([{}], object)], "element", "dict", ""),
-            ([np.ma.zeros(3)], "element", "MaskedArray", "x.filled()"),
-            ([pd.Timestamp("2020-01-01")], "element", "Timestamp", "x.to_pydatetime()"),
-            ([_objects([1], (2,))], "element[*]", "list and tuple", "one type for all rows, as float(x) or str(x)"),
-            ([(2**63, 1)], "element[0]", "int", "one type for all rows, as float(x) or str(x)"),
-            ([[1, 2**63]], "element[*]", "int", "one type for all rows, as float(x) or str(x)"),
-            ([(1, "a"), ("b", "c")], "element[0]", "int and str", "one type for all rows, as float(x) or str(x)"),
-            ([Decimal("Infinity")], "element", "Decimal", "float(x)"),
-            ([{1, 2}], "element", "set", "sorted(x)"),
-            ([{1: "a"}], "element", "dict", ""),
-            (["\ud800"], "element", "str", ""),
-        ],
-    )
-    def test_say_where_what_and_what_to_do(self, elements, where, what, cast):
-        with pytest.raises(ColumnTypeError) as error:
-            there_and_back(elements)
-        assert type(error.value) is ColumnTypeError
-        assert isinstance(error.value, InvalidInputError)
-        message = str(error.value)
-        assert message.startswith(f"{where} of the RDD holds ")
-        assert what in message
-        assert "Supported: bool, int, float" in message
-        assert "rdd.map()" in message
-        assert cast in message
-
-    def test_elements_before_the_batch_have_been_delivered(self):
-        batches = to_batches([*range(64), object()])
-        assert to_elements(next(batches)) == list(range(64))
-        with pytest.raises(ColumnTypeError, match="element of the RDD holds object"):
-            next(batches)
+def test_elements_before_a_batch_with_an_error_have_been_delivered():
+    batches = to_batches([*range(64), object()])
+    assert to_elements(next(batches)) == list(range(64))
+    with pytest.raises(ColumnTypeError, match="element of the RDD holds object"):
+        next(batches)

@@ -45,11 +45,8 @@ def shares(size, count, dtype):
     ("size", "dtype", "count"),
     [
         (2, "float32", 0),
-        (3, "int64", 1),
-        (3, "float32", LARGE),
         (2, "float16", LARGE),
         (3, "float32", SEGMENTS),
-        (2, "int64", SEGMENTS),
     ],
 )
 def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
@@ -60,19 +57,6 @@ def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
     _, run = start(size)
     for found in run(lambda mesh: mesh.all_reduce(values[mesh.rank])):
         np.testing.assert_array_equal(found, expected, strict=True)
-
-
-@pytest.mark.parametrize("lengths", [(3, 0, 2), (0, 0, 0), (1, 300_000, 2)])
-def test_rows_of_all_come_in_the_order_of_ranks(start, lengths):
-    rows = [np.arange(n * 3, dtype=np.float32).reshape(n, 3) + 1000 * rank for rank, n in enumerate(lengths)]
-    counts = [np.array([n]) for n in lengths]
-    expected = [count.tobytes() + row.tobytes() for count, row in zip(counts, rows, strict=True)]
-    _, run = start(len(lengths))
-    for part in (slice(None), slice(1), slice(None)):  # the second call has less to send
-        given = [[count, row][part] for count, row in zip(counts, rows, strict=True)]
-        wanted = [whole if part.stop is None else whole[:8] for whole in expected]
-        for found in run(lambda mesh, given=given: [m.tobytes() for m in mesh.all_gather(given[mesh.rank])]):
-            assert found == wanted
 
 
 def test_a_worker_that_has_ended_breaks_all_calls_at_once(start):
@@ -108,20 +92,13 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
         list(pool.map(connect, range(2)))
 
 
-@pytest.mark.parametrize(
-    ("said", "stays"),
-    [(b"", False), (b"", True), (b"GET / HTTP/1.1\r\n\r\n" + bytes(100), False), (b"\0" * 68, True)],
-    ids=["leaves", "says nothing", "asks", "half a greeting"],
-)
-def test_strangers_do_not_disturb(said, stays):
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n" + bytes(100), b"\0" * 68])
+def test_strangers_do_not_disturb(said):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(PeerAllReduce.connect, 0, addresses, SECRET, DEADLINE)
         stranger = connected(addresses[0])
         stranger.sendall(said)
-        if not stays:
-            with contextlib.suppress(OSError):  # it has been sent away already
-                stranger.shutdown(socket.SHUT_WR)
         second = pool.submit(PeerAllReduce.connect, 1, addresses, SECRET, DEADLINE)
         with contextlib.closing(first.result()) as one, contextlib.closing(second.result()) as other, stranger:
             sums = pool.map(lambda mesh: mesh.all_reduce(np.ones(3)), [one, other])
@@ -184,21 +161,12 @@ def relayed(request):
         yield relay, lambda values: list(pool.map(reduce, meshes, [values] * 2)), request.param
 
 
-def flipped(data):
-    return bytes([data[0] ^ 1]) + data[1:]
-
-
-@pytest.mark.parametrize(
-    ("change", "count"),
-    [(flipped, LARGE), (lambda data: data[:-1] + bytes([data[-1] ^ 1]), 10)],
-    ids=["first byte", "last byte"],
-)
-def test_a_sum_that_is_altered_on_its_way_is_none(relayed, change, count):
+def test_a_sum_that_is_altered_on_its_way_is_none(relayed):
     """Red before: the sum was another, and nobody saw it."""
     relay, reduce, encrypted = relayed
-    values = np.frombuffer(b"a telling text, ", np.uint8).repeat(count)
+    values = np.frombuffer(b"a telling text, ", np.uint8).repeat(LARGE)
     assert [int(found[0]) for found in reduce(values)] == [2 * ord("a") % 256] * 2
     assert (b"aaaa" in relay.seen) is not encrypted
-    relay.changes = change
+    relay.changes = lambda data: bytes([data[0] ^ 1]) + data[1:]
     with pytest.raises(PeerLostError, match="altered on its way"):
         reduce(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 import xml.etree.ElementTree as ElementTree
 
@@ -34,44 +33,20 @@ def test_text_has_the_last_values(summary):
     )
 
 
-def test_text_has_the_values_of_the_epoch_whose_weights_were_restored(summary):
+def test_text_has_the_epoch_whose_weights_were_restored_and_the_nodes_of_several_attempts(summary):
     summary.restoredEpoch = 1
-    assert "epochs=3, steps=45, restoredEpoch=2 of 3, loss=0.25, val_loss=0.3, accuracy=0.9" in repr(summary)
-    summary.restoredEpoch = 2
-    assert "steps=45, loss=nan, val_loss=0.2" in repr(summary)
-
-
-def test_text_has_the_nodes_of_several_attempts(summary):
     summary.attempts = [{"nodes": 3}, {"nodes": 1}]
     assert "nodes=2, attempts=2, of 3, 1 nodes, epochs=3" in repr(summary)
+    assert "steps=45, restoredEpoch=2 of 3, loss=0.25, val_loss=0.3, accuracy=0.9" in repr(summary)
 
 
-def test_notebooks_show_a_table_and_a_chart_for_each_metric(summary):
+def test_notebooks_show_a_table_the_phases_and_a_chart_for_each_metric(summary):
+    summary.timeline = {"checks": 1.0, "training": 3.0}
     root = ElementTree.fromstring(f"<div>{summary._repr_html_()}</div>")
     assert {row[0].text: row[1].text for row in root.find("table")}["steps"] == "45"
     assert [item.text for item in root.iter("li")] == ["a < b"]
     charts = root.findall("div[1]/{http://www.w3.org/2000/svg}svg")
     points = [[len(line.get("points").split()) for line in chart if line.tag.endswith("polyline")] for chart in charts]
     assert points == [[2, 3], [3]]  # NaN is left out
-
-
-def test_notebooks_show_the_phases_one_after_the_other(summary):
-    summary.timeline = {"checks": 1.0, "training": 3.0}
-    root = ElementTree.fromstring(f"<div>{summary._repr_html_()}</div>")
-    (chart,) = root.findall("div[2]/*")
-    assert [item.text for item in chart if item.tag.endswith("text")] == ["checks", "1.0 s", "training", "3.0 s"]
-    first, second = [[float(item.get(name)) for name in ("x", "width")] for item in chart if item.tag.endswith("rect")]
-    assert second == pytest.approx([sum(first), 3 * first[1]], abs=0.2)
-
-
-def test_plot_says_what_to_install(summary, monkeypatch):
-    real = builtins.__import__
-
-    def without_matplotlib(name, *args, **kwargs):
-        if name.startswith("matplotlib"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
-    with pytest.raises(errors.MissingPackageError, match=r"pip install matplotlib"):
-        summary.plot()
+    (phases,) = root.findall("div[2]/*")
+    assert [item.text for item in phases if item.tag.endswith("text")] == ["checks", "1.0 s", "training", "3.0 s"]

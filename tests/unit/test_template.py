@@ -28,50 +28,41 @@ def refusal(case):
     return str(caught.value)
 
 
-class TestEveryValidCluster:
-    def test_roles_come_in_the_order_ps_chief_evaluator_worker(self):
-        for case in VALID:
-            template = make_template(*case)
-            assert [n.job_name for n in template.nodes] == expected_jobs(*case), case
-            assert template.size == case[0], case
-
-    def test_rows_go_to_who_runs_the_training_program_or_evaluates(self):
-        for case in VALID:
-            _, num_ps, master, _ = case
-            template = make_template(*case)
-            assert template.nodes[template.chief_rank].label == f"{master or 'worker'}:0", case
-            coordinator = [master] if num_ps and master else ["chief", "master", "worker"]
-            assert template.feed_ranks == ranks_of(template, *coordinator), case
-            evaluators = ranks_of(template, "evaluator")
-            assert template.evaluator_rank == (evaluators[0] if evaluators else None), case
-            assert template.validation_ranks == (evaluators or template.feed_ranks), case
-
-    def test_every_address_is_in_the_cluster_spec_and_tf_config_keeps_the_evaluator_apart(self):
-        for case in VALID:
-            template = make_template(*case)
-            addresses = [f"host{n.rank}:{2000 + n.rank}" for n in template.nodes]
-            spec = cluster_spec(template, addresses)
-            assert sorted(a for tasks in spec.values() for a in tasks) == sorted(addresses), case
-            training = {job: tasks for job, tasks in spec.items() if job != "evaluator"}
-            for node in template.nodes:
-                assert spec[node.job_name][node.task_index] == addresses[node.rank], case
-                alone = {"evaluator": [addresses[node.rank]]}
-                assert tf_config(template, node.rank, addresses) == {
-                    "cluster": alone if node.job_name == "evaluator" else training,
-                    "task": {"type": node.job_name, "index": node.task_index},
-                }, case
+def test_rows_go_to_who_runs_the_training_program_or_evaluates():
+    for case in VALID:
+        _, num_ps, master, _ = case
+        template = make_template(*case)
+        assert [n.job_name for n in template.nodes] == expected_jobs(*case), case
+        assert template.nodes[template.chief_rank].label == f"{master or 'worker'}:0", case
+        coordinator = [master] if num_ps and master else ["chief", "master", "worker"]
+        assert template.feed_ranks == ranks_of(template, *coordinator), case
+        evaluators = ranks_of(template, "evaluator")
+        assert template.evaluator_rank == (evaluators[0] if evaluators else None), case
+        assert template.validation_ranks == (evaluators or template.feed_ranks), case
 
 
-class TestEveryInvalidCluster:
-    def test_is_refused_with_its_values(self):
-        for case in INVALID:
-            size, num_ps, master, evaluator = case
-            text = refusal(case)
-            for value in (f"clusterSize={size}", f"numPS={num_ps}", f"masterNode={master!r}", f"evalNode={evaluator}"):
-                assert value in text, case
+def test_every_address_is_in_the_cluster_spec_and_tf_config_keeps_the_evaluator_apart():
+    for case in VALID:
+        template = make_template(*case)
+        addresses = [f"host{n.rank}:{2000 + n.rank}" for n in template.nodes]
+        spec = cluster_spec(template, addresses)
+        assert sorted(a for tasks in spec.values() for a in tasks) == sorted(addresses), case
+        training = {job: tasks for job, tasks in spec.items() if job != "evaluator"}
+        for node in template.nodes:
+            assert spec[node.job_name][node.task_index] == addresses[node.rank], case
+            alone = {"evaluator": [addresses[node.rank]]}
+            assert tf_config(template, node.rank, addresses) == {
+                "cluster": alone if node.job_name == "evaluator" else training,
+                "task": {"type": node.job_name, "index": node.task_index},
+            }, case
 
-    def test_works_with_the_recommended_size_and_none_below(self):
-        for case in INVALID:
-            recommended = int(refusal(case).rstrip(".").rsplit(" ", 1)[1])
-            make_template(recommended, *case[1:])
-            refusal((recommended - 1, *case[1:]))
+
+def test_a_cluster_that_trains_nothing_is_refused_with_its_values_and_a_size_that_works():
+    for case in INVALID:
+        size, num_ps, master, evaluator = case
+        text = refusal(case)
+        for value in (f"clusterSize={size}", f"numPS={num_ps}", f"masterNode={master!r}", f"evalNode={evaluator}"):
+            assert value in text, case
+        recommended = int(text.rstrip(".").rsplit(" ", 1)[1])
+        make_template(recommended, *case[1:])
+        refusal((recommended - 1, *case[1:]))

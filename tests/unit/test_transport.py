@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import time
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +23,7 @@ from tfos_ml.protocol import transport
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import decode, encode
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import (
-    GatherRound,
-    PutPartition,
-    ReportFailure,
-)
+from tfos_ml.protocol.control_messages import GatherRound, PutPartition, ReportFailure
 
 DEADLINE = 30.0
 GROWTH_MIB = 64
@@ -69,9 +64,6 @@ class Servers:
     node: str
     token: str
 
-    def port(self, location: str) -> int:
-        return int(location.rsplit(":", 1)[1])
-
     def peak_mib(self) -> float:
         """The most memory that the process has ever held."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
@@ -109,9 +101,6 @@ def server() -> Iterator[ControlServer]:
     server.close()
 
 
-# Strangers
-
-
 def tls(token: str | None, directory: Path) -> ssl.SSLContext:
     """What a stranger would use: it trusts whoever answers, and shows a certificate of some run or none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -125,38 +114,23 @@ def tls(token: str | None, directory: Path) -> ssl.SSLContext:
     return context
 
 
-def dial(port: int, context: ssl.SSLContext | None) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), DEADLINE)
-    try:
-        return context.wrap_socket(connection) if context is not None else connection
-    except OSError:
-        connection.close()
-        raise
-
-
-# Malformed messages
-
-
-def some_bytes(rng: random.Random) -> bytes:
-    start = rng.choice([b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"{"])
-    return start + rng.randbytes(rng.randrange(300))
-
-
-def send_raw(connection: socket.socket, content: bytes) -> bytes:
-    """What comes back, until the other end closes; strangers do not wait for that for ever."""
-    connection.settimeout(DEADLINE)
+def answer_to(port: int, content: bytes, context: ssl.SSLContext | None) -> bytes:
+    """What comes back to a stranger, until the other end closes; strangers do not wait for that for ever."""
     answer = b""
-    with contextlib.suppress(OSError):
-        connection.sendall(content)
-        if not isinstance(connection, ssl.SSLSocket):
-            connection.shutdown(socket.SHUT_WR)
-        while more := connection.recv(65536):
+    with contextlib.suppress(OSError), contextlib.ExitStack() as connection:
+        stranger = connection.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE))
+        if context is not None:
+            stranger = connection.enter_context(context.wrap_socket(stranger))
+        stranger.sendall(content)
+        if context is None:
+            stranger.shutdown(socket.SHUT_WR)
+        while more := stranger.recv(65536):
             answer += more
     return answer
 
 
 PUT = decode(dict, encode(PutPartition(1, 0, "a", "input", 1, 60.0)))
-NAMES = ["ReportProgress", "ReportGone", "GatherRound", "PutPartition", "progress", "__init__", "x" * 100_000]
+NAMES = ["ReportProgress", "GatherRound", "PutPartition", "__init__", "x" * 100_000]
 MALFORMED = [
     encode({name: value for name, value in PUT.items() if name != "claimant"}),
     encode({**PUT, "more": 1}),
@@ -199,23 +173,21 @@ def exchange(member: flight.FlightClient, descriptor: flight.FlightDescriptor, b
 BATCH = pa.record_batch([pa.array([[1.5]])], ["x"])
 
 
-def fuzz_as_stranger(servers: Servers, rng: random.Random, context: ssl.SSLContext | None) -> None:
-    port = servers.port(rng.choice([servers.driver, servers.node]))
-    with contextlib.suppress(OSError), dial(port, context) as stranger:
-        answer = send_raw(stranger, some_bytes(rng))
-        assert not answer or (context is None and answer[0] == TLS_ALERT), answer
-
-
 @pytest.mark.slow
 def test_what_strangers_say_is_not_answered_and_changes_nothing(servers, tmp_path):
     rng = random.Random(12)
     contexts = [*[None] * 18, tls(None, tmp_path), tls("other", tmp_path)]
     before = servers.peak_mib()
-    for _ in range(500):
-        fuzz_as_stranger(servers, rng, rng.choice(contexts))
+    for _ in range(300):
+        begin = rng.choice([b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"{"])
+        location, context = rng.choice([servers.driver, servers.node]), rng.choice(contexts)
+        answer = answer_to(int(location.rsplit(":", 1)[1]), begin + rng.randbytes(rng.randrange(300)), context)
+        assert not answer or (context is None and answer[0] == TLS_ALERT), answer
     assert servers.is_serving()
     assert servers.peak_mib() - before < GROWTH_MIB
+    begin = time.monotonic()
     assert servers.finish() == NOTHING_CAME_IN
+    assert time.monotonic() - begin < seconds(2)  # gRPC waits so long for a server that was not freed
 
 
 def test_malformed_messages_of_members_are_refused_and_change_nothing(servers):
@@ -230,8 +202,6 @@ def test_malformed_messages_of_members_are_refused_and_change_nothing(servers):
             for descriptor in (flight.FlightDescriptor.for_command(content), flight.FlightDescriptor.for_path("x")):
                 refused(lambda member=member, descriptor=descriptor: put(member, descriptor, BATCH))
                 refused(lambda member=member, descriptor=descriptor: exchange(member, descriptor, BATCH))
-                refused(lambda member=member, descriptor=descriptor: member.get_schema(descriptor))
-            refused(lambda member=member, content=content: member.do_get(flight.Ticket(content)).read_all())
     assert servers.finish() == NOTHING_CAME_IN
 
 
@@ -246,10 +216,9 @@ def test_a_message_above_the_limit_is_refused_and_one_below_is_not(server):
     assert server.nodes.failure() is None
 
 
-@pytest.mark.parametrize("token", ["wrong", "", "x" * 4000])
-def test_a_wrong_token_is_an_error_at_once_and_shown_nowhere(server, token, capfd):
+def test_a_wrong_token_is_an_error_at_once_and_shown_nowhere(server, capfd):
     begin = time.monotonic()
-    with transport.connect(server.location, token) as client, pytest.raises(flight.FlightUnavailableError) as refusal:
+    with transport.connect(server.location, "wrong") as client, pytest.raises(flight.FlightUnavailableError) as refusal:
         list(client.do_action(flight.Action("GetOutcome", b"{}")))
     assert time.monotonic() - begin < seconds(5)
     shown = f"{refusal.value} {capfd.readouterr()} {transport.make_credentials(server.address.token)!r}"
@@ -266,32 +235,12 @@ def test_a_client_says_nothing_to_a_server_that_has_not_the_token():
         impostor.close()
 
 
-def test_a_closed_server_is_freed_with_all_that_it_holds():
+def test_strangers_that_do_not_finish_the_handshake_do_not_hold_up_the_close():
     server = ControlServer("127.0.0.1", make_template(2))
-    gone = weakref.ref(server)
-    server.close()
-    server.close()
-    del server
-    assert gone() is None
-
-
-def test_a_process_that_had_a_server_exits_at_once(servers):
-    assert servers.is_serving()
-    begin = time.monotonic()
-    servers.finish()
-    assert time.monotonic() - begin < seconds(2)  # gRPC waits so long for a server that was not freed
-
-
-@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a handshake"])
-def test_strangers_that_do_not_finish_the_handshake_do_not_hold_up_the_close(said):
-    server = ControlServer("127.0.0.1", make_template(2))
-    strangers = [socket.create_connection(("127.0.0.1", server.port), DEADLINE) for _ in range(20)]
-    try:
-        for stranger in strangers:
+    with contextlib.ExitStack() as strangers:
+        for said in [b"", b"\x16\x03\x01\x02\x00\x01"] * 10:  # nothing, or half a handshake
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", server.port), DEADLINE))
             stranger.sendall(said)
         begin = time.monotonic()
         server.close()
         assert time.monotonic() - begin < seconds(2)
-    finally:
-        for stranger in strangers:
-            stranger.close()

@@ -9,7 +9,6 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,9 +17,7 @@ from keras_processes import train
 from keras_worker import EPOCHS, make
 from zoo.places import Exact, Told, present, public
 
-from tfos_ml.errors import ModelError
 from tfos_ml.inference.saved_model import load
-from tfos_ml.keras.model.inspection import describe
 
 pytestmark = [
     pytest.mark.slow,
@@ -217,10 +214,3 @@ def test_what_is_not_exact_is_told_or_refused(tmp_path, name):
         return
     with pytest.raises(AssertionError, match=rf"ModelError: [^\n]*{place.message}"):
         train({2: [name]}, tmp_path)
-
-
-def test_a_stateful_layer_is_refused():
-    model = keras.Sequential([keras.layers.Input(batch_shape=(4, 3, 2)), keras.layers.LSTM(2, stateful=True)])
-    model.compile("sgd", "mse")
-    with pytest.raises(ModelError, match="takes batches of one size only"):
-        describe(model)
