@@ -3,8 +3,6 @@ import json
 
 import numpy as np
 import pytest
-from pyspark.ml import Estimator
-from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
 from tfos_ml.errors import ParamError
@@ -98,10 +96,6 @@ class TestHabits:
             assert param.name[0].islower()
             assert "_" not in param.name
 
-    def test_use_the_mixins_of_pyspark(self, stage):
-        wanted = [HasFeaturesCol, HasPredictionCol] + ([HasLabelCol] if issubclass(stage, Estimator) else [])
-        assert issubclass(stage, tuple(wanted))
-
     def test_have_setters_getters_and_grids(self, stage):
         for name in STAGES[stage]:
             value = other_value(stage, name)
@@ -130,11 +124,6 @@ class TestHabits:
             stage(predictbatchsize=3)
         with pytest.raises(errors.ParamError, match=r"Unknown parameters: 'zzz'\. Known: "):
             stage().setParams(zzz=3)
-
-    def test_fit_and_transform_are_those_of_pyspark(self, stage):
-        for name in ("fit", "transform"):
-            homes = [c for c in stage.__mro__ if name in vars(c)]
-            assert all(c.__module__.startswith("pyspark") for c in homes)
 
     def test_copies_are_independent(self, stage):
         made = stage(predictBatchSize=3)

@@ -34,23 +34,15 @@ def show(progress, *reports):
     progress.update(PROGRESS)
 
 
-def be_terminal(monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-
-
-def last_of_bar(shown):
-    return shown.rstrip().rpartition("\r")[2]
-
-
 @pytest.mark.parametrize("shares_terminal", [False, True], ids=["own terminal", "with Spark's stage bar"])
 def test_on_a_terminal_is_one_bar(capsys, monkeypatch, shares_terminal):
-    be_terminal(monkeypatch)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     show_two_epochs(shares_terminal=shares_terminal)
     shown = capsys.readouterr().err
     assert ("2/2 epochs" in shown and "step=3/7" in shown) is not shares_terminal
     assert shown.count("\n") == (2 if shares_terminal else 1)
     if not shares_terminal:
-        assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, loss=0.5\]", last_of_bar(shown))
+        assert re.fullmatch(r"Trained \S+ 2/2 epochs \[00:00, loss=0.5\]", shown.rstrip().rpartition("\r")[2])
 
 
 def test_into_a_pipe_a_line_replaces_the_bar_of_spark(capsys):
@@ -75,21 +67,6 @@ def test_the_end_is_told_if_it_is_not_the_last_epoch(capsys, epochs, restored, t
         show(progress, report(0), report(1))
         progress.show_end(restored)
     assert capsys.readouterr().err.splitlines()[2:] == ([told] if told else [])
-
-
-def fail_in_the_second_epoch():
-    with Progress(1, 2) as progress:
-        progress.begin(1)
-        show(progress, report(0))
-        raise RuntimeError
-
-
-def test_a_failed_bar_says_where_it_was(capsys, monkeypatch):
-    be_terminal(monkeypatch)
-    with pytest.raises(RuntimeError):
-        fail_in_the_second_epoch()
-    last = last_of_bar(capsys.readouterr().err)
-    assert re.fullmatch(r"Failed \S+ +1/2 epochs \[00:00, step=3/7, loss=0.5\]", last)
 
 
 @pytest.mark.slow

@@ -5,9 +5,6 @@ from node_tasks import make_start, make_task
 
 from tfos_ml import KerasEstimator, TFModel
 from tfos_ml.common.redact import redact
-from tfos_ml.errors import DestinationError, ModelError
-from tfos_ml.inference.publishing import check_destination, fetch
-from tfos_ml.keras.checkpoint.directory import check_model_dir
 from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.node_task import NodeSettings
 
@@ -61,14 +58,3 @@ def test_a_task_is_shown_without_its_secrets():
     )
     assert "hunter2" not in repr(task)
     assert "hunter2" not in repr(make_start(secret="hunter2"))  # the first message to its process
-
-
-@pytest.mark.parametrize("uri", [URI, "s3://key:hunt/er2@bucket/a"])
-def test_errors_of_locations_tell_no_password(uri, tmp_path):
-    with pytest.raises(ModelError, match=r"\*\*\*@") as fetching:
-        fetch(uri, str(tmp_path / "x"))
-    with pytest.raises(DestinationError, match=r"\*\*\*@") as checking:
-        check_model_dir(uri)
-    for text in (check_destination(uri), str(fetching.value), str(checking.value)):
-        assert "hunter2" not in text
-        assert "er2" not in text
