@@ -61,20 +61,20 @@ def suffix(name):
     return name[0].upper() + name[1:]
 
 
-@pytest.mark.parametrize("name", DECLARED)
-def test_good_values_are_taken_and_others_refused_in_one_format(name):
-    stage = next(stage for stage, params in STAGES.items() if name in params)
-    good, bad = values_of(name)
-    for value in good:
-        made = stage(**{name: value})
-        received = getattr(made, f"get{suffix(name)}")()
-        assert received == value or (received != received and value != value)
-        made._check_params()
-    for value in bad:
-        with pytest.raises(ParamError) as caught:
-            stage(**{name: value})
-        shown = Environment(value) if name == "nodeEnv" and isinstance(value, dict) else value
-        assert str(caught.value).startswith(f"{name} must be {DECLARED[name].constraint.expected}. Received: {shown!r}")
+@every_stage
+def test_good_values_are_taken_and_others_refused_in_one_format(stage):
+    for name, param in STAGES[stage].items():
+        good, bad = values_of(name)
+        for value in good:
+            made = stage(**{name: value})
+            received = getattr(made, f"get{suffix(name)}")()
+            assert received == value or (received != received and value != value)
+            made._check_params()
+        for value in bad:
+            with pytest.raises(ParamError) as caught:
+                stage(**{name: value})
+            shown = Environment(value) if name == "nodeEnv" and isinstance(value, dict) else value
+            assert str(caught.value).startswith(f"{name} must be {param.constraint.expected}. Received: {shown!r}")
 
 
 @pytest.mark.parametrize(("argument", "values"), [("trainFn", [1, "print", {}]), ("tfArgs", ["--a 1", 1, {1, 2}])])

@@ -20,9 +20,8 @@ UNKNOWN = TensorInfo("float32", None)
 STEPS = TensorInfo("float32", (None, 7, 3))
 
 
-@pytest.mark.parametrize(
-    ("loss", "output", "kind"),
-    [
+def test_the_head_follows_loss_and_output():
+    for loss, output, kind in (
         ("SparseCategoricalCrossentropy", THREE, MULTICLASS),
         ("CategoricalCrossentropy", THREE, MULTICLASS),
         ("categorical_crossentropy", UNKNOWN, MULTICLASS),
@@ -31,17 +30,14 @@ STEPS = TensorInfo("float32", (None, 7, 3))
         ("binary_crossentropy", FLAT, BINARY),
         ("binary_crossentropy", THREE, PLAIN),
         ("MeanSquaredError", ONE, PLAIN),
-    ],
-)
-def test_the_head_follows_loss_and_output(loss, output, kind):
-    head = prediction_spec_of(LossInfo(loss), output)
-    assert head == PredictionSpec(kind)
-    assert head.is_classifier == (kind != PLAIN)
+    ):
+        head = prediction_spec_of(LossInfo(loss), output)
+        assert head == PredictionSpec(kind)
+        assert head.is_classifier == (kind != PLAIN)
 
 
-@pytest.mark.parametrize(
-    ("loss", "label", "output"),
-    [
+def test_labels_that_fit_have_a_shape():
+    for loss, label, output in (
         ("sparse_categorical_crossentropy", (), THREE),
         ("sparse_categorical_crossentropy", (7,), STEPS),
         ("categorical_crossentropy", (3,), THREE),
@@ -50,11 +46,9 @@ def test_the_head_follows_loss_and_output(loss, output, kind):
         ("mse", (3,), THREE),
         ("mse", None, UNKNOWN),
         ("mse", (None,), TensorInfo("float32", (None, None))),
-    ],
-)
-def test_labels_that_fit_have_a_shape(loss, label, output):
-    spec = ColumnSpec("y", "y", "label", "float32", 1 if label is None else len(label))
-    assert label_constraint(spec, LossInfo(loss), "out", output).shape == label
+    ):
+        spec = ColumnSpec("y", "y", "label", "float32", 1 if label is None else len(label))
+        assert label_constraint(spec, LossInfo(loss), "out", output).shape == label
 
 
 class TestClassify:

@@ -9,32 +9,22 @@ from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.node_task import NodeSettings
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("ftp://user:hunter2@host/models", "ftp://***@host/models"),
-        ("s3://key:hunt%2Fer2@bucket/a@2", "s3://***@bucket/a@2"),
-        ("ftp://user:hun@ter2@host", "ftp://***@host"),
-        ("see S3A://KEY:hunter2@bucket, or ftp://a:hunter2@b", "see S3A://***@bucket, or ftp://***@b"),
-        ("s3://bucket/a?secret_key=hunter2&region=x", "s3://bucket/a?secret_key=***&region=x"),
-    ],
-)
-def test_passwords_are_not_shown(text, shown):
-    assert redact(text) == shown
-    assert "hunter2" not in redact(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_passwords_are_not_shown_and_what_is_none_is():
+    for text, shown in {
+        "ftp://user:hunter2@host/models": "ftp://***@host/models",
+        "s3://key:hunt%2Fer2@bucket/a@2": "s3://***@bucket/a@2",
+        "ftp://user:hun@ter2@host": "ftp://***@host",
+        "see S3A://KEY:hunter2@bucket, or ftp://a:hunter2@b": "see S3A://***@bucket, or ftp://***@b",
+        "s3://bucket/a?secret_key=hunter2&region=x": "s3://bucket/a?secret_key=***&region=x",
+    }.items():
+        assert redact(text) == shown
+    for text in (
         "/models/a@b",
         "hdfs://[::1]:8020/user/a@b",
         "s3://bucket/a?region=x&endpoint_override=127.0.0.1:9000",
         "mail a@b: see https://host:80/x",
-    ],
-)
-def test_what_is_no_password_is_shown(text):
-    assert redact(text) == text
+    ):
+        assert redact(text) == text
 
 
 URI = "ftp://user:hunter2@host/models"

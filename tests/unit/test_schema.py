@@ -3,13 +3,7 @@ import pytest
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import types as t
 
-from tfos_ml.data.arrow import (
-    concat_padded,
-    count_nulls,
-    fixed_shape,
-    list_extents,
-    to_numpy,
-)
+from tfos_ml.data.arrow import concat_padded, count_nulls, fixed_shape, list_extents, to_numpy
 from tfos_ml.data.schema import ColumnSpec, column_spec
 from tfos_ml.errors import ColumnTypeError
 
@@ -35,7 +29,7 @@ def lists(values, dtype, ndim):
     return pa.array(values, kind)
 
 
-@pytest.mark.parametrize("dtype", SAMPLES)
+@pytest.mark.parametrize("dtype", ["int8", "float64", "bool", "string", "binary"])
 def test_nested_arrays_gain_a_dimension_a_level_and_ragged_rows_are_padded_to_the_longest(dtype):
     row = SAMPLES[dtype]
     for ndim in (1, 2, 3):
@@ -60,42 +54,29 @@ def test_nulls_are_counted_at_every_level():
     assert count_nulls(lists([None, [None, [None, 1, None]], [[2], []]], "int64", 2)) == 4
 
 
-@pytest.mark.parametrize(
-    ("ndim", "rows", "extents", "shape"),
-    [
+def test_extents_tell_which_dimensions_are_fixed():
+    for ndim, rows, extents, shape in (
         (0, [1, 2], [], ()),
         (1, [[1, 2], [3]], [(1, 2)], (None,)),
         (1, [], [], (None,)),
         (2, [[[1], [2, 3]], [[3], [4]]], [(2, 2), (1, 2)], (2, None)),
         (2, [[], []], [(0, 0)], (0, None)),
-    ],
-)
-def test_extents_tell_which_dimensions_are_fixed(ndim, rows, extents, shape):
-    found = list_extents(lists(rows, "int64", ndim))
-    assert found == extents
-    assert fixed_shape(found, ndim) == shape
+    ):
+        found = list_extents(lists(rows, "int64", ndim))
+        assert found == extents
+        assert fixed_shape(found, ndim) == shape
 
 
-@pytest.mark.parametrize(
-    ("column", "expected"),
-    [
-        ("vectors", ("float64", 2, "plain")),
-        ("events.at.day", ("int32", 1, "plain")),
-        ("events.vector", ("float64", 2, "plain")),
-    ],
-)
-def test_vectors_in_arrays_and_fields_of_structs_in_arrays(column, expected):
-    event = t.StructType().add("vector", VectorUDT())
-    event.add("at", t.StructType().add("day", t.DateType()))
-    schema = t.StructType().add("vectors", t.ArrayType(VectorUDT()))
-    found = column_spec(schema.add("events", t.ArrayType(event)), column, "x", "feature")
-    assert (found.dtype, found.ndim, found.kind) == expected
-
-
-@pytest.mark.parametrize("spark_type", [t.MapType(t.StringType(), t.LongType()), t.DayTimeIntervalType()])
-def test_type_that_no_tensor_holds_is_refused_by_name(spark_type):
-    schema = t.StructType([t.StructField("odd", spark_type)])
-    with pytest.raises(ColumnTypeError) as caught:
-        column_spec(schema, "odd", "x", "feature")
-    assert str(caught.value).startswith(f"Column 'odd' has type {spark_type.simpleString()}")
-    assert "Supported: numbers" in str(caught.value)
+def test_vectors_in_arrays_and_fields_of_structs_in_arrays_have_a_type_and_others_none():
+    event = t.StructType().add("vector", VectorUDT()).add("at", t.StructType().add("day", t.DateType()))
+    schema = t.StructType().add("vectors", t.ArrayType(VectorUDT())).add("events", t.ArrayType(event))
+    for column, expected in {
+        "vectors": ("float64", 2, "plain"),
+        "events.at.day": ("int32", 1, "plain"),
+        "events.vector": ("float64", 2, "plain"),
+    }.items():
+        found = column_spec(schema, column, "x", "feature")
+        assert (found.dtype, found.ndim, found.kind) == expected
+    odd = t.MapType(t.StringType(), t.LongType())
+    with pytest.raises(ColumnTypeError, match="Column 'odd' has type map<string,bigint>.*Supported: numbers"):
+        column_spec(schema.add("odd", odd), "odd", "x", "feature")

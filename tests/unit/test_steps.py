@@ -28,9 +28,8 @@ SMALL_CLUSTERS = [rows for workers in (1, 2, 3) for rows in itertools.product(ra
 
 
 @pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("batch", [1, 2, 3, 10])
-def test_every_worker_trains_in_the_same_number_of_steps_all_its_rows_or_full_batches(batch, drop_remainder):
-    for rows in SMALL_CLUSTERS:
+def test_every_worker_trains_in_the_same_number_of_steps_all_its_rows_or_full_batches(drop_remainder):
+    for batch, rows in itertools.product([1, 2, 3, 10], SMALL_CLUSTERS):
         by_worker = {f"worker:{i}": n for i, n in enumerate(rows)}
         steps = min(rows) // batch if drop_remainder else -(-max(rows) // batch)
         if not 0 < steps <= min(rows):

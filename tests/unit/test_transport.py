@@ -179,9 +179,9 @@ def test_what_strangers_say_is_not_answered_and_changes_nothing(servers, tmp_pat
     contexts = [*[None] * 18, tls(None, tmp_path), tls("other", tmp_path)]
     before = servers.peak_mib()
     for _ in range(300):
-        begin = rng.choice([b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"{"])
+        start = rng.choice([b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"{"])
         location, context = rng.choice([servers.driver, servers.node]), rng.choice(contexts)
-        answer = answer_to(int(location.rsplit(":", 1)[1]), begin + rng.randbytes(rng.randrange(300)), context)
+        answer = answer_to(int(location.rsplit(":", 1)[1]), start + rng.randbytes(rng.randrange(300)), context)
         assert not answer or (context is None and answer[0] == TLS_ALERT), answer
     assert servers.is_serving()
     assert servers.peak_mib() - before < GROWTH_MIB

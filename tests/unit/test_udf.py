@@ -8,12 +8,7 @@ import tensorflow as tf
 from tfos_ml.data.casting import TensorInfo, fit_to_tensor
 from tfos_ml.errors import ModelError, ShapeError
 from tfos_ml.inference.input_tensors import InputBinding, ModelInput
-from tfos_ml.inference.udf import (
-    checked_output,
-    output_array,
-    output_type,
-    run_model,
-)
+from tfos_ml.inference.udf import checked_output, output_array, output_type, run_model
 
 NAN, INF = float("nan"), float("inf")
 OUTPUTS = {
@@ -32,23 +27,17 @@ def tensor_of(values, dtype, shape=(None,)):
     return tf.constant(fit_to_tensor(np.asarray(values), "column", "input", TensorInfo(dtype, shape)), dtype)
 
 
-@pytest.mark.parametrize(
-    ("values", "source", "target"),
-    [
+def test_what_casts_without_loss_is_cast_integers_are_rounded_as_by_keras_and_other_losses_are_refused():
+    for values, source, target in (
         ([-1, 2**31 - 1], "int64", "int32"),
         ([0.1, NAN, INF], "float32", "float64"),
         ([2.0, -3.0], "float64", "int64"),
         ([0, 1], "int32", "bool"),
         ([0.5, -2.0, NAN, INF], "float32", "bfloat16"),
-    ],
-)
-def test_what_casts_without_loss_is_cast(values, source, target):
-    found = tensor_of(np.array(values, source), target)
-    assert found.dtype.name == target
-    np.testing.assert_array_equal(found.numpy().astype(source), np.array(values, source))
-
-
-def test_integers_are_rounded_to_floats_as_keras_rounds_them_and_other_losses_are_refused():
+    ):
+        found = tensor_of(np.array(values, source), target)
+        assert found.dtype.name == target
+        np.testing.assert_array_equal(found.numpy().astype(source), np.array(values, source))
     for values, target in (([1_700_000_000_123, 2**24 + 1, -1], "float32"), ([2**53 + 1, 2**63 - 1], "float64")):
         found = tensor_of(np.array(values), target)
         np.testing.assert_array_equal(found, tf.cast(tf.constant(values, "int64"), target))
@@ -57,29 +46,22 @@ def test_integers_are_rounded_to_floats_as_keras_rounds_them_and_other_losses_ar
             tensor_of(np.array(values), target)
 
 
-@pytest.mark.parametrize(
-    ("received", "expected", "fitted"),
-    [
+def test_what_fits_is_reshaped_row_major_and_else_both_shapes_are_told():
+    for received, expected, fitted in (
         ((3,), (None, 1, 1), (3, 1, 1)),
         ((3, 1), (None,), (3,)),
         ((3, 6), (None, 1, 2, 3), (3, 1, 2, 3)),
         ((3, 2, 5), (None, None, 5), (3, 2, 5)),
         ((0, 4), (None, 2, 2), (0, 2, 2)),
-    ],
-)
-def test_what_fits_is_reshaped_row_major(received, expected, fitted):
-    values = np.arange(int(np.prod(received)), dtype=np.float32).reshape(received)
-    found = tensor_of(values, "float32", expected)
-    assert found.shape == fitted
-    assert found.numpy().ravel().tolist() == values.ravel().tolist()
-
-
-@pytest.mark.parametrize(("received", "expected"), [((3, 3), (None, 4)), ((3, 4), (None, None, 2))])
-def test_what_does_not_fit_is_refused_with_both_shapes(received, expected):
-    tensor = TensorInfo("float32", expected)
-    message = f"Column 'column' has rows of shape {received[1:]}, but input 'input' expects {tensor}."
-    with pytest.raises(ShapeError, match=re.escape(message)):
-        tensor_of(np.zeros(received, np.float32), "float32", expected)
+    ):
+        values = np.arange(int(np.prod(received)), dtype=np.float32).reshape(received)
+        found = tensor_of(values, "float32", expected)
+        assert found.shape == fitted
+        assert found.numpy().ravel().tolist() == values.ravel().tolist()
+    for shape in ((None, 4), (None, None, 2)):
+        message = f"Column 'column' has rows of shape (3,), but input 'input' expects {TensorInfo('float32', shape)}."
+        with pytest.raises(ShapeError, match=re.escape(message)):
+            tensor_of(np.zeros((3, 3), np.float32), "float32", shape)
 
 
 def test_a_column_becomes_a_tensor_padded_and_cast_or_ragged():
@@ -97,19 +79,15 @@ def test_a_column_becomes_a_tensor_padded_and_cast_or_ragged():
         tensors(pa.array([1, 2]), dtype="int64", ragged=True)
 
 
-def column_of(tensor, values, rows):
-    return output_array("y", [checked_output("y", tensor, {"y": values}, rows)], output_type("y", tensor))
-
-
-@pytest.mark.parametrize("dtype", OUTPUTS)
-def test_an_output_becomes_an_array_of_its_type(dtype):
-    arrow, samples = OUTPUTS[dtype]
-    for inner, kind in (((), arrow), ((2, 2), pa.list_(pa.list_(arrow)))):
-        tensor = TensorInfo(dtype, (None, *inner))
-        values = np.resize(np.array(samples, dtype=object), (3, *inner))
-        column = column_of(tensor, tf.constant(values.tolist(), dtype), 3)
-        assert column.to_pylist() == values.tolist()
-        assert column.type == output_type("y", tensor) == kind
+def test_an_output_becomes_an_array_of_its_type():
+    for dtype, (arrow, samples) in OUTPUTS.items():
+        for inner, kind in (((), arrow), ((2, 2), pa.list_(pa.list_(arrow)))):
+            tensor = TensorInfo(dtype, (None, *inner))
+            values = np.resize(np.array(samples, dtype=object), (3, *inner))
+            given = checked_output("y", tensor, {"y": tf.constant(values.tolist(), dtype)}, 3)
+            column = output_array("y", [given], output_type("y", tensor))
+            assert column.to_pylist() == values.tolist()
+            assert column.type == output_type("y", tensor) == kind
 
 
 def test_a_record_that_is_damaged_is_quoted_by_the_error():
