@@ -20,17 +20,16 @@ from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.grace_periods import GracePeriods
 
-JOIN, HEARTBEAT, LEASE = 10.0, 30.0, 20.0
+JOIN, HEARTBEAT = 10.0, 30.0
 OWN = Failure(errors.TrainFnError, "the train function raised")
 COLLATERAL = Failure(errors.TrainFnError, "a collective broke", collateral=True)
 CONTROL = ControlAddress("grpc://127.0.0.1:1", "t")
 TIMEOUTS = GracePeriods(worker=3.0, server=1.0, evaluator=2.0)
 
 
-def make_state(template=None, rank=0, control=CONTROL):
-    template = template or make_template(1)
+def make_state(template, rank, control):
     task = make_task(
-        template=template, grace_periods=TIMEOUTS, heartbeat_timeout=HEARTBEAT, control=control, lease=LEASE
+        template=template, grace_periods=TIMEOUTS, heartbeat_timeout=HEARTBEAT, control=control, lease=20.0
     )
     return NodeState(identity_of(task, rank, "127.0.0.1"), JOIN)
 
@@ -85,65 +84,59 @@ def with_helper():
 PS, CHIEF, EVALUATOR, WORKER = range(4)
 
 
-class TestGrace:
-    @pytest.mark.parametrize(("rank", "seconds"), [(PS, 1.0), (EVALUATOR, 2.0), (WORKER, 3.0)])
-    def test_a_passive_node_is_ended_when_nothing_is_left_for_it_and_its_grace_is_over(self, rank, seconds):
-        nodes = Nodes(make_template(4, num_ps=1, master_node="chief", eval_node=True))
-        nodes.tick(100.0)
-        if rank != WORKER:
-            nodes.end(WORKER)
-        nodes.end(CHIEF)
-        nodes.tick(seconds - 0.1)
-        assert nodes.states[rank].process is ProcessState.RUNS
-        nodes.tick(0.2)
-        assert nodes.states[rank].process is ProcessState.ENDED_WELL
-        assert (nodes.states[rank].ended_at_work is None) is (rank == PS)
-
-    def test_one_that_only_serves_has_none_and_servers_wait_for_helpers_that_still_work(self, with_helper):
-        with_helper.handle(0, m.Heartbeat(serves=True))
-        with_helper.handle(0, e.InputOver())
-        with_helper.end(1)
-        assert [state.phase for state in with_helper.states] == [Phase.DRAINING] * 3
-        with_helper.handle(2, m.Heartbeat(serves=True))
-        with_helper.handle(2, e.InputOver())
-        with_helper.tick()
-        assert [state.phase for state in with_helper.states] == [Phase.ENDED] * 3
-        assert [state.ended_at_work for state in with_helper.states] == [None] * 3
+@pytest.mark.parametrize(("rank", "seconds"), [(PS, 1.0), (EVALUATOR, 2.0), (WORKER, 3.0)])
+def test_a_passive_node_is_ended_when_nothing_is_left_for_it_and_its_grace_is_over(rank, seconds):
+    nodes = Nodes(make_template(4, num_ps=1, master_node="chief", eval_node=True))
+    nodes.tick(100.0)
+    if rank != WORKER:
+        nodes.end(WORKER)
+    nodes.end(CHIEF)
+    nodes.tick(seconds - 0.1)
+    assert nodes.states[rank].process is ProcessState.RUNS
+    nodes.tick(0.2)
+    assert nodes.states[rank].process is ProcessState.ENDED_WELL
+    assert (nodes.states[rank].ended_at_work is None) is (rank == PS)
 
 
-def failure_of(effects):
-    return next((effect.failure for effect in effects if isinstance(effect, e.Fail)), None)
+def test_one_that_only_serves_has_none_and_servers_wait_for_helpers_that_still_work(with_helper):
+    with_helper.handle(0, m.Heartbeat(serves=True))
+    with_helper.handle(0, e.InputOver())
+    with_helper.end(1)
+    assert [state.phase for state in with_helper.states] == [Phase.DRAINING] * 3
+    with_helper.handle(2, m.Heartbeat(serves=True))
+    with_helper.handle(2, e.InputOver())
+    with_helper.tick()
+    assert [state.phase for state in with_helper.states] == [Phase.ENDED] * 3
+    assert [state.ended_at_work for state in with_helper.states] == [None] * 3
 
 
-class TestProcess:
-    @pytest.mark.parametrize("has_driver", [True, False])
-    @pytest.mark.parametrize(("sent", "returncode"), [((COLLATERAL,), 1), ((), -6)], ids=["said so", "SIGABRT"])
-    def test_what_may_be_collateral_is_due_once_the_driver_says_so_or_the_culprit_must_have_been_found(
-        self, sent, returncode, has_driver
-    ):
-        nodes = Nodes(make_template(2), control=CONTROL if has_driver else None)
-        for message in sent:
-            nodes.handle(0, message)
-        nodes.handle(0, e.ProcessExited(returncode))
-        nodes.tick(HEARTBEAT + CULPRIT_SECONDS - 0.1)
-        assert nodes.failures[0] is None
-        if has_driver:
-            nodes.handle(0, e.DriverSeen(ProgressAnswer(False, counts=True), 0.0, False))
-        nodes.tick(0.2)
-        assert nodes.failures[0] is not None
+@pytest.mark.parametrize("has_driver", [True, False])
+@pytest.mark.parametrize(("sent", "returncode"), [((COLLATERAL,), 1), ((), -6)], ids=["said so", "SIGABRT"])
+def test_what_may_be_collateral_is_due_once_the_driver_says_so_or_the_culprit_must_have_been_found(
+    sent, returncode, has_driver
+):
+    nodes = Nodes(make_template(2), control=CONTROL if has_driver else None)
+    for message in sent:
+        nodes.handle(0, message)
+    nodes.handle(0, e.ProcessExited(returncode))
+    nodes.tick(HEARTBEAT + CULPRIT_SECONDS - 0.1)
+    assert nodes.failures[0] is None
+    if has_driver:
+        nodes.handle(0, e.DriverSeen(ProgressAnswer(False, counts=True), 0.0, False))
+    nodes.tick(0.2)
+    assert nodes.failures[0] is not None
 
-    @pytest.mark.parametrize("failure", [COLLATERAL, OWN], ids=["collateral", "own"])
-    def test_a_helper_that_breaks_when_the_chief_has_ended_is_no_failure_and_one_that_fails_is(
-        self, with_helper, failure
-    ):
-        with_helper.handle(1, m.Returned())
-        with_helper.handle(1, e.ProcessExited(0))
-        with_helper.tick()
-        with_helper.handle(2, failure)
-        with_helper.handle(2, e.ProcessExited(1))
-        with_helper.tick()
-        if failure is OWN:
-            assert with_helper.failures[2].message == OWN.message
-        else:
-            assert with_helper.failures == [None] * 3
-            assert "failed after the chief had ended" in with_helper.states[2].ended_at_work
+
+@pytest.mark.parametrize("failure", [COLLATERAL, OWN], ids=["collateral", "own"])
+def test_a_helper_that_breaks_when_the_chief_has_ended_is_no_failure_and_one_that_fails_is(with_helper, failure):
+    with_helper.handle(1, m.Returned())
+    with_helper.handle(1, e.ProcessExited(0))
+    with_helper.tick()
+    with_helper.handle(2, failure)
+    with_helper.handle(2, e.ProcessExited(1))
+    with_helper.tick()
+    if failure is OWN:
+        assert with_helper.failures[2].message == OWN.message
+    else:
+        assert with_helper.failures == [None] * 3
+        assert "failed after the chief had ended" in with_helper.states[2].ended_at_work

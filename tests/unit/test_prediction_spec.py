@@ -51,39 +51,39 @@ def test_labels_that_fit_have_a_shape():
         assert label_constraint(spec, LossInfo(loss), "out", output).shape == label
 
 
-class TestClassify:
-    def test_one_probability_becomes_two_classes(self):
-        found = classify(np.array([[0.2], [0.9]], np.float32), PredictionSpec(BINARY), threshold=0.5)
-        np.testing.assert_allclose(found["probability"], [[0.8, 0.2], [0.1, 0.9]], rtol=1e-6)
-        margins = np.log([0.25, 9.0])  # of p / (1 - p)
-        np.testing.assert_allclose(found["raw"], np.stack([-margins, margins], axis=1), rtol=1e-5)
-        assert found["prediction"].tolist() == [0, 1]
-
-    def test_class_1_has_to_be_more_probable_than_the_threshold(self):
-        found = classify(np.array([0.0, 0.5, 1.0]), PredictionSpec(BINARY), 0.5)
-        assert np.isfinite(found["raw"]).all()
-        assert found["prediction"].tolist() == [0, 0, 1]
-
-    def test_threshold_is_of_the_probability_also_with_a_logit(self):
-        logits = np.log(np.array([0.6, 0.8]) / np.array([0.4, 0.2]))
-        found = classify(logits, PredictionSpec(BINARY, from_logits=True), threshold=0.7)
-        np.testing.assert_allclose(found["probability"][:, 1], [0.6, 0.8])
-        np.testing.assert_allclose(found["raw"], np.stack([-logits, logits], axis=1))
-        assert found["prediction"].tolist() == [0, 1]
-
-    def test_most_probable_of_several_classes_is_predicted_whatever_the_threshold(self):
-        outputs = np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3]])
-        found = classify(outputs, PredictionSpec(MULTICLASS), threshold=0.9)
-        assert found["prediction"].tolist() == [1, 0]
-        assert found["probability"].tolist() == found["raw"].tolist() == outputs.tolist()
+def test_one_probability_becomes_two_classes():
+    found = classify(np.array([[0.2], [0.9]], np.float32), PredictionSpec(BINARY), threshold=0.5)
+    np.testing.assert_allclose(found["probability"], [[0.8, 0.2], [0.1, 0.9]], rtol=1e-6)
+    margins = np.log([0.25, 9.0])  # of p / (1 - p)
+    np.testing.assert_allclose(found["raw"], np.stack([-margins, margins], axis=1), rtol=1e-5)
+    assert found["prediction"].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [(MULTICLASS, np.array([[9.4, -2.8, 0.1], [0.5, 0.2, 0.3]])), (BINARY, np.array([[-0.4], [1.7]]))],
-)
-def test_other_values_are_never_given_as_probabilities(kind, values):
-    with pytest.raises(ModelError, match="but its loss expects probabilities"):
-        classify(values, PredictionSpec(kind), 0.5)
-    found = classify(values, PredictionSpec(kind, from_logits=True), 0.5)
-    np.testing.assert_allclose(found["probability"].sum(axis=1), 1)
+def test_class_1_has_to_be_more_probable_than_the_threshold():
+    found = classify(np.array([0.0, 0.5, 1.0]), PredictionSpec(BINARY), 0.5)
+    assert np.isfinite(found["raw"]).all()
+    assert found["prediction"].tolist() == [0, 0, 1]
+
+
+def test_threshold_is_of_the_probability_also_with_a_logit():
+    logits = np.log(np.array([0.6, 0.8]) / np.array([0.4, 0.2]))
+    found = classify(logits, PredictionSpec(BINARY, from_logits=True), threshold=0.7)
+    np.testing.assert_allclose(found["probability"][:, 1], [0.6, 0.8])
+    np.testing.assert_allclose(found["raw"], np.stack([-logits, logits], axis=1))
+    assert found["prediction"].tolist() == [0, 1]
+
+
+def test_most_probable_of_several_classes_is_predicted_whatever_the_threshold():
+    outputs = np.array([[0.2, 0.5, 0.3], [0.4, 0.3, 0.3]])
+    found = classify(outputs, PredictionSpec(MULTICLASS), threshold=0.9)
+    assert found["prediction"].tolist() == [1, 0]
+    assert found["probability"].tolist() == found["raw"].tolist() == outputs.tolist()
+
+
+def test_other_values_are_never_given_as_probabilities():
+    several, one = np.array([[9.4, -2.8, 0.1], [0.5, 0.2, 0.3]]), np.array([[-0.4], [1.7]])
+    for kind, values in ((MULTICLASS, several), (BINARY, one)):
+        with pytest.raises(ModelError, match="but its loss expects probabilities"):
+            classify(values, PredictionSpec(kind), 0.5)
+        found = classify(values, PredictionSpec(kind, from_logits=True), 0.5)
+        np.testing.assert_allclose(found["probability"].sum(axis=1), 1)

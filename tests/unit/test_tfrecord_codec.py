@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,34 +99,26 @@ def _field(number, payload):
     return bytes([number << 3 | 2, len(payload)]) + payload
 
 
+NAME, SEVEN = _field(1, b"n"), _field(2, _field(3, _field(1, b"\x07")))
 UNPACKED = bytes([0x08, 5, 0x08, 0x85, 1])  # two varints, each with a tag
-ENTRY = _field(1, b"n") + _field(2, _field(3, _field(1, b"\x07")))
+UNUSUAL = {
+    _field(1, _field(1, NAME + _field(2, _field(3, UNPACKED)))): [5, 133],
+    _field(1, _field(1, SEVEN + NAME)): [7],  # the value first
+    _field(1, _field(1, NAME + SEVEN)) + _field(1, b""): [7],  # features in two pieces
+    _field(1, _field(1, NAME + SEVEN) + _field(1, NAME + _field(2, _field(3, _field(1, b"\x09"))))): [9],  # twice
+    _field(1, _field(1, NAME + _field(2, _field(3, _field(1, b"\x01") + _field(1, b"\x02"))))): [1, 2],
+    _field(1, _field(1, NAME + _field(2, b""))): None,
+    b"\x0a\x80\x00": None,  # a length of more bytes than it needs
+}
 
 
-@pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        (_field(1, _field(1, _field(1, b"n") + _field(2, _field(3, UNPACKED)))), [5, 133]),
-        (_field(1, _field(1, _field(2, _field(3, _field(1, b"\x07"))) + _field(1, b"n"))), [7]),
-        (_field(1, _field(1, ENTRY)) + _field(1, b""), [7]),
-        (_field(1, _field(1, ENTRY) + _field(1, _field(1, b"n") + _field(2, _field(3, _field(1, b"\x09"))))), [9]),
-        (_field(1, _field(1, _field(1, b"n") + _field(2, _field(3, _field(1, b"\x01") + _field(1, b"\x02"))))), [1, 2]),
-        (_field(1, _field(1, _field(1, b"n") + _field(2, b""))), None),
-        (b"\x0a\x80\x00", None),  # a length of more bytes than it needs
-    ],
-    ids=["unpacked", "value-first", "split", "twice", "two-packs", "no-kind", "long"],
-)
-def test_unusual_messages_are_read_as_protocol_buffers_do(message, expected):
-    usual = tf.train.Example(
-        features=tf.train.Features(feature={"n": tf.train.Feature(int64_list=tf.train.Int64List(value=[4]))})
-    ).SerializeToString()
-    theirs = tf.train.Example.FromString(message).features.feature
-    assert (list(theirs["n"].int64_list.value) if "n" in theirs else None) == (
-        expected or ([] if b"n" in message else None)
-    )
-    found, problems = _read([usual, message, usual], pa.schema([("n", pa.list_(pa.int64()))]))
+def test_unusual_messages_are_read_as_protocol_buffers_do():
+    for message, expected in UNUSUAL.items():
+        theirs = tf.train.Example.FromString(message).features.feature
+        assert list(theirs["n"].int64_list.value) == (expected or [])
+    found, problems = _read(list(UNUSUAL), pa.schema([("n", pa.list_(pa.int64()))]))
     assert problems == {}
-    assert [row["n"] for row in found] == [[4], expected, [4]]
+    assert [row["n"] for row in found] == list(UNUSUAL.values())
 
 
 @settings(max_examples=200)
