@@ -67,8 +67,9 @@ class Between(keras.callbacks.Callback):
 
 def test_callbacks_may_train_between_the_steps(tmp_path, monkeypatch):
     """On one worker tfos_ml refuses nothing that Keras trains."""
-    program = lambda: {**numbers(), "callbacks": lambda: [Between()]}, lambda: small(metrics=["mae"])
-    monkeypatch.setitem(keras_worker.CASES, "between", program)
+    case = lambda: {**numbers(), "callbacks": lambda: [Between()]}, lambda: small(metrics=["mae"])
+    monkeypatch.setitem(keras_worker.CASES, "between", case)
+    program = [lambda part=part: keras_worker.make("between")[part] for part in range(2)]
     weights = trained(program, tmp_path, keras_worker.EPOCHS, shuffle=False)
     for own, plain in zip(weights, plain_fit("between")[0], strict=True):
         np.testing.assert_allclose(own, plain, rtol=1e-6)

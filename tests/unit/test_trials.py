@@ -17,10 +17,10 @@ def study_in(tmp_path, direction="minimize"):
 
 def test_threads_never_run_the_same_waiting_trial(tmp_path):
     study = study_in(tmp_path)
-    for x in range(24):
+    for x in range(12):
         study.enqueue_trial({"x": x})
-    study.optimize(lambda trial: trial.suggest_int("x", 0, 99), 24, n_jobs=8)
-    assert sorted(trial.params["x"] for trial in study.trials) == list(range(24))
+    study.optimize(lambda trial: trial.suggest_int("x", 0, 99), 12, n_jobs=6)
+    assert sorted(trial.params["x"] for trial in study.trials) == list(range(12))
     assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
 
 
