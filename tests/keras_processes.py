@@ -18,11 +18,10 @@ from tfos_ml.worker.fork_server import NO_MARKER
 WAIT_SECONDS = 1500.0
 
 
-def train(cases_by_size, out, communication="auto", evaluates=False):
-    """Train, or only evaluate, in worker processes; returns where their weights and logs are."""
+def train(cases_by_size, out, communication="auto"):
+    """Train in worker processes; returns where their weights and logs are."""
     environment = {**child_environment(NO_MARKER, 1, {}), USES_KERAS: "1"}
     environment["TFOS_ML_TEST_COMMUNICATION"] = communication
-    environment["TFOS_ML_TEST_EVALUATES"] = str(int(evaluates))
     fork_server = ForkServerRef(os.getpid(), idle_seconds=300)
     for size, cases in cases_by_size.items():
         ports = free_ports(size)
@@ -62,19 +61,6 @@ def plain_fit(case):
         verbose=0,
     ).history
     return model.get_weights(), history
-
-
-def plain_evaluation(case):
-    """Loss and metrics of plain Keras on all rows, before any training."""
-    import keras
-
-    data, model = make(case)
-    chosen = np.ones(row_count(data), bool)
-    if _pads(case, data):
-        return model.evaluate(_padded_batches(data, chosen), return_dict=True, verbose=0)
-    x, y, w = keras.utils.unpack_x_y_sample_weight(_rows(data, chosen, case == "ragged_input"))
-    size = data.get("batch", BATCH)
-    return model.evaluate(x, y, sample_weight=w, batch_size=size, return_dict=True, verbose=0)
 
 
 def _pads(case, data):

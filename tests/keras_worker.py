@@ -274,16 +274,6 @@ def worker_context(data, rank, size, shuffle, directory):
     )
 
 
-def evaluated(task, ctx, group):
-    """Loss and metrics of a case's model on all its rows, or the error."""
-    from tfos_ml.keras.evaluation import evaluate_model
-
-    try:
-        return evaluate_model(task, ctx, group)[0]
-    except Exception as error:  # as of Keras, for a model that has only a train_step
-        return {"error": str(error)}
-
-
 def main(arguments):
     from tfos_ml.data import spool
     from tfos_ml.keras.build import KerasFit
@@ -293,7 +283,6 @@ def main(arguments):
     from tfos_ml.keras.training import fit_model
 
     _, out, rank, ports, *cases = arguments
-    evaluates = os.environ.get("TFOS_ML_TEST_EVALUATES") == "1"
     rank, ports, cases = int(rank), ports.split(","), cases or list(CASES)
     size = len(ports)
     if size > 1:
@@ -305,8 +294,6 @@ def main(arguments):
     tempfile.tempdir = out  # for directories that cases make
     for case in cases:
         data, model = make(case)
-        if evaluates:
-            data["val"] = None
         source = ModelSource(function=lambda case=case: make(case)[1])
         with tempfile.TemporaryDirectory(prefix="tfos_ml-test-") as directory:
             ctx = worker_context(
@@ -316,13 +303,9 @@ def main(arguments):
                 source,
                 describe(model),
                 callbacks=data.get("callbacks", list)(),
-                class_weight={} if evaluates else data.get("class_weight", {}),
+                class_weight=data.get("class_weight", {}),
                 has_local_statistics=data.get("has_local_statistics", False),
             )
-            if evaluates:
-                results = evaluated(task, ctx, group)
-                Path(f"{out}/{case}-{size}-{rank}.json").write_text(json.dumps(results))
-                continue
             model = fit_model(task, ctx, group)
         # NumPy's files cannot hold bfloat16.
         weights = {
