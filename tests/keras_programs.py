@@ -67,24 +67,6 @@ def position_embedding():
     return model
 
 
-def learned_queries():
-    """Rows attend to a table of queries, which is read whole by ``tf.gather``."""
-    import keras
-    import tensorflow as tf
-
-    class Queries(keras.layers.Layer):
-        def build(self, shape):
-            self.table = self.add_weight(shape=(3, shape[-1]), initializer="random_normal", name="queries")
-
-        def call(self, x):
-            return tf.matmul(x, tf.gather(self.table.value, tf.range(3)), transpose_b=True)
-
-    x = keras.layers.Input((4,), name="x")
-    model = keras.Model(x, keras.layers.Dense(1)(Queries()(keras.layers.Dense(5)(x))))
-    model.compile(keras.optimizers.Adagrad(0.1), "mse")
-    return model
-
-
 def loss_of_each_row():
     """A ``train_step`` that takes the gradient of a vector: of the sum of the losses of the rows."""
     import keras
@@ -129,17 +111,6 @@ def loss_function_sum():
         return tf.reduce_mean(tf.abs(tf.reshape(y, [-1, 1]) - p))
 
     return small(keras.optimizers.SGD(0.01), squared, metrics=[mean_error])
-
-
-def own_call_loss():
-    import keras
-    import tensorflow as tf
-
-    class Squared(keras.losses.Loss):
-        def __call__(self, y, p, sample_weight=None):
-            return tf.reduce_mean(tf.square(tf.reshape(y, [-1, 1]) - p))
-
-    return small(loss=Squared())
 
 
 def tracker():
@@ -402,32 +373,6 @@ def loss_of_own_step():
     return model
 
 
-def padded_tokens():
-    """Sentences, of which only the later ones are shorter than six tokens."""
-    random = np.random.RandomState(9)
-    lengths = np.where(np.arange(41) < 25, 6, random.randint(2, 6, 41))
-    x = np.where(np.arange(6) < lengths[:, None], random.randint(1, 50, (41, 6)), 0)
-    return {"x": x, "y": (x * 3) % 7 + (x > 0), "w": None, "val": np.arange(41) % 5 == 2, "batch": 8}
-
-
-def loss_by_tokens():
-    """After TensorFlow's tutorial on transformers: a loss that is divided by the number of tokens in a batch."""
-    import keras
-    import tensorflow as tf
-
-    def masked_loss(y, p):
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")(y, p)
-        mask = tf.cast(y != 0, loss.dtype)
-        return tf.reduce_sum(loss * mask) / tf.reduce_sum(mask)
-
-    x = keras.Input((6,), dtype="int32", name="x")
-    hidden = keras.layers.Embedding(50, 8, mask_zero=True)(x)
-    hidden += keras.layers.MultiHeadAttention(2, 4, dropout=0.1)(hidden, hidden, use_causal_mask=True)
-    model = keras.Model(x, keras.layers.Dense(8)(keras.layers.LayerNormalization()(hidden)))
-    model.compile(keras.optimizers.SGD(0.1), masked_loss)
-    return model
-
-
 def rare_positives():
     """Labels of which the first 25 are negative."""
     data = numbers()
@@ -483,19 +428,6 @@ def stopping_within():
     return [Within("loss", patience=9)]
 
 
-def stopping_at_begin():
-    """A callback that stops at the begin of an epoch, as by a time that only the first worker knows."""
-    import keras
-
-    class AtBegin(keras.callbacks.Callback):
-        chief_only = True
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.model.stop_training = epoch == 1
-
-    return [AtBegin()]
-
-
 def rate_by_loss():
     """A callback that sets the learning rate by the loss of each batch."""
     import keras
@@ -530,25 +462,6 @@ def in_batch_negatives():
     return small(loss=softmax_over_batch, outputs=3)
 
 
-def in_batch_step():
-    """The same in a ``train_step`` of one's own."""
-    import keras
-    import tensorflow as tf
-
-    class Step(keras.Sequential):
-        def train_step(self, data):
-            x, _ = data
-            with tf.GradientTape() as tape:
-                p = self(x, training=True)
-                scores = tf.matmul(p, p, transpose_b=True)
-                labels = tf.range(tf.shape(p)[0])
-                loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, scores, from_logits=True))
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"loss": loss}
-
-    return small(model_class=Step, outputs=3)
-
-
 def own_step_with_other_labels():
     """A ``train_step`` whose labels have not the shape that the compiled loss would take."""
     import keras
@@ -567,20 +480,6 @@ def own_step_with_other_labels():
             return {"loss": tf.reduce_mean(tf.square(tf.reduce_sum(self(x, training=False), 1) - y))}
 
     return small(model_class=Step, outputs=3)
-
-
-def hand_normalized():
-    """A layer that normalizes over the batch by itself."""
-    import keras
-
-    class Centered(keras.layers.Layer):
-        def call(self, x):
-            return x - keras.ops.mean(x, axis=0)
-
-    x = keras.layers.Input((4,), name="x")
-    model = keras.Model(x, keras.layers.Dense(1)(Centered()(keras.layers.Dense(5, "tanh")(x))))
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    return model
 
 
 def rmse_metric():
@@ -627,28 +526,22 @@ def batch_normalized():
 
 
 TRIED = {  # what is not the same on any number of workers: by its own words
-    "hand_normalized": (numbers, hand_normalized),
-    "in_batch_step": (numbers, in_batch_step),
     "local_statistics": (lambda: {**numbers(), "has_local_statistics": True}, batch_normalized),
     "rmse_metric": (numbers, rmse_metric),
-    "sampling": (lambda: numbers(width=16), sampling),
 }
 PROGRAMS = {
     "in_batch_negatives": (numbers, in_batch_negatives),
     "own_step_with_other_labels": (numbers, own_step_with_other_labels),
     "batch_normalized": (numbers, batch_normalized),
     "position_embedding_clipped": (tokens, position_embedding),
-    "learned_queries": (numbers, learned_queries),
     "loss_of_each_row": (numbers, loss_of_each_row),
     "added_sum": (numbers, added_sum),
     "loss_function_sum": (numbers, loss_function_sum),
-    "own_call_loss": (numbers, own_call_loss),
     "tracker": (rare_rows, tracker),
     "one_log_more": (numbers, one_log_more),
     "logs_in_a_dict": (numbers, logs_in_a_dict),
     "own_quantiles": (numbers, own_quantiles),
     "loss_of_own_step": (unlabeled_images, loss_of_own_step),
-    "loss_by_tokens": (padded_tokens, loss_by_tokens),
     "loss_by_positives": (rare_positives, loss_by_positives),
     "two_rows": (two_rows, loss_by_positives),
     "rate_by_loss": (lambda: {**numbers(), "callbacks": rate_by_loss}, small),
@@ -660,5 +553,4 @@ PROGRAMS = {
     "float64": (lambda: {**numbers(), "batch": 6}, in_float64),
     "evaluating_within": (lambda: {**numbers(), "callbacks": evaluating_within}, lambda: small(metrics=["mae"])),
     "stopping_within": (lambda: {**numbers(), "callbacks": stopping_within}, small),
-    "stopping_at_begin": (lambda: {**numbers(), "callbacks": stopping_at_begin}, small),
 }

@@ -27,27 +27,6 @@ def own_step(apply):
     return small("sgd", model_class=Own)
 
 
-def in_a_dict():
-    import keras
-
-    model = own_step(lambda model, grads: model.kept["all"].apply(grads, model.trainable_variables))
-    model.kept = {"all": keras.optimizers.Adam(0.05)}
-    return model
-
-
-def in_a_list():
-    """The first layer has another optimizer than the second."""
-    import keras
-
-    def apply(model, grads):
-        for optimizer, part in zip(model.kept, (slice(0, 2), slice(2, 4)), strict=True):
-            optimizer.apply(grads[part], model.trainable_variables[part])
-
-    model = own_step(apply)
-    model.kept = [keras.optimizers.SGD(0.05, momentum=0.9), keras.optimizers.RMSprop(0.01)]
-    return model
-
-
 def of_the_module():
     """As in a tutorial of GANs: one network and its optimizer are kept by no model."""
     import keras
@@ -103,51 +82,6 @@ def one_for_each_layer():
 
     model = Stack([keras.layers.Input((4,), name="x"), Alone(6, "tanh"), Alone(1)])
     model.compile("sgd", "mse")
-    return model
-
-
-def of_a_part():
-    """The optimizer that a part of the model was compiled with."""
-    import keras
-    import tensorflow as tf
-
-    class Outer(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.part = small(keras.optimizers.Adam(0.05))
-
-        def call(self, x):
-            return self.part(x)
-
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                p = self.part(x, training=True)
-                loss = self.compute_loss(x, y, p)
-            self.part.optimizer.apply(tape.gradient(loss, self.part.trainable_variables), self.part.trainable_variables)
-            return self.compute_metrics(x, y, p)
-
-    model = Outer()
-    model.compile("sgd", "mse")
-    return model
-
-
-def every_other_step():
-    """As the generator of a GAN: the second layer learns in every second step only."""
-    import keras
-    import tensorflow as tf
-
-    def apply(model, grads):
-        def second():
-            model.kept[1].apply(grads[2:], model.trainable_variables[2:])
-            return 0
-
-        model.kept[0].apply(grads[:2], model.trainable_variables[:2])
-        tf.cond(model.at.assign_add(1) % 2 == 0, second, lambda: 0)
-
-    model = own_step(apply)
-    model.kept = {0: keras.optimizers.Adam(0.05), 1: keras.optimizers.Adam(0.02)}
-    model.at = tf.Variable(0, trainable=False)
     return model
 
 
@@ -235,19 +169,6 @@ def thaw():
     return Thaw()
 
 
-def thaw_when_it_begins():
-    import keras
-
-    class Thaw(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            if epoch == 1:
-                self.model.layers[0].trainable = True
-                self.model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", metrics=["mae"])
-                self.model.make_train_function()
-
-    return Thaw()
-
-
 def another_optimizer():
     import keras
 
@@ -301,16 +222,11 @@ FAIL = {  # what is said, on all workers
     "compiled_within": (with_callback(compiled_within), small, "has called compile() within an epoch"),
 }
 OPTIMIZERS = {
-    "in_a_dict": (numbers, in_a_dict),
-    "in_a_list": (numbers, in_a_list),
     "of_the_module": (numbers, of_the_module),
     "one_for_each_layer": (numbers, one_for_each_layer),
-    "of_a_part": (numbers, of_a_part),
-    "every_other_step": (numbers, every_other_step),
     "gathered": (numbers, gathered),
     "by_hand": (numbers, by_hand),
     "looking_ahead": (numbers, looking_ahead),
     "thaw": (with_callback(thaw), frozen_first),
-    "thaw_when_it_begins": (with_callback(thaw_when_it_begins), frozen_first),
     "another_optimizer": (with_callback(another_optimizer), lambda: small("sgd")),
 }

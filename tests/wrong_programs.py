@@ -6,7 +6,6 @@ import functools
 
 from keras_programs import (
     in_batch_negatives,
-    in_batch_step,
     noisy_positions,
     numbers,
     ragged_tokens,
@@ -15,17 +14,16 @@ from keras_programs import (
 )
 
 ERROR = "Two workers would not train this model as one does"
-DRAWS = "draws random numbers"
 EXACT = ""
 
 
-def over_batch(function):
-    """A network with a layer that applies a function to a whole batch."""
+def mixing():
+    """A network with a layer that mixes each row with its neighbor."""
     import keras
 
     class Coupled(keras.layers.Layer):
         def call(self, x):
-            return function(keras.ops, x)
+            return 0.5 * x + 0.5 * keras.ops.roll(x, 1, axis=0)
 
     x = keras.layers.Input((4,), name="x")
     model = keras.Model(x, keras.layers.Dense(1)(Coupled()(keras.layers.Dense(5, "tanh")(x))))
@@ -44,15 +42,6 @@ def hardest_rows():
             return ops.mean(ops.top_k(ops.reshape(squares, (-1,)), 3)[0])
 
     return small(model_class=Own)
-
-
-def largest_error():
-    import keras
-
-    def own(y, p):
-        return keras.ops.max(keras.ops.abs(keras.ops.reshape(y, (-1, 1)) - p))
-
-    return small(metrics=[own])
 
 
 def assigning(update):
@@ -95,27 +84,6 @@ def counting(of_rows, kind="int64"):
     return model
 
 
-def shuffled_partners(ops, x):
-    return 0.5 * x + 0.5 * ops.roll(x, 1, axis=0)
-
-
-def balanced():
-    """A loss that a layer adds: a product of two means over the batch, as for the load of experts."""
-    import keras
-    from keras import ops
-
-    class Balance(keras.layers.Layer):
-        def call(self, x):
-            shares = ops.softmax(x)
-            self.add_loss(5 * ops.sum(ops.mean(shares, axis=0) * ops.mean(shares**2, axis=0)))
-            return x
-
-    x = keras.layers.Input((4,), name="x")
-    model = keras.Model(x, keras.layers.Dense(1)(Balance()(keras.layers.Dense(5)(x))))
-    model.compile(keras.optimizers.SGD(0.1), "mse")
-    return model
-
-
 def clipped_by_hand():
     """Gradients that a step scales by their own norm, before they are summed."""
     import keras
@@ -133,8 +101,8 @@ def clipped_by_hand():
     return small(model_class=Clips)
 
 
-def from_warm_up(weight):
-    """Compares the rows of a batch, with a weight that is zero at first."""
+def from_warm_up():
+    """Compares the rows of a batch, with a weight that is zero until a callback changes it."""
     import keras
     import tensorflow as tf
 
@@ -144,26 +112,13 @@ def from_warm_up(weight):
             with tf.GradientTape() as tape:
                 p = self(x, training=True)
                 contrast = tf.square(tf.reduce_mean(p) - tf.reduce_max(p))
-                loss = self.compute_loss(x, y, p) + weight(self) * contrast
+                loss = self.compute_loss(x, y, p) + self.beta * contrast
             self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
             return self.compute_metrics(x, y, p)
 
     model = small(model_class=Warm)
-    model.beta = keras.Variable(0.0, trainable=False)  # for a callback
-    model.at = tf.Variable(0, trainable=False)
+    model.beta = keras.Variable(0.0, trainable=False)
     return model
-
-
-def after_iterations(model):
-    import tensorflow as tf
-
-    return tf.where(model.optimizer.iterations < 4, 0.0, 0.3)
-
-
-def after_own_steps(model):
-    import tensorflow as tf
-
-    return tf.minimum(1e-3 * tf.cast(model.at.assign_add(1) - 1, tf.float32), 1.0)
 
 
 def of_tensorflow():
@@ -187,19 +142,12 @@ def of_tensorflow():
 
 
 WRONG = {  # the program, and what is said
-    "layer: softmax over rows": (functools.partial(over_batch, lambda ops, x: ops.softmax(x, axis=0)), ERROR),
-    "layer: divides by the maximum": (functools.partial(over_batch, lambda ops, x: x / ops.max(ops.abs(x))), ERROR),
-    "layer: mixes neighboring rows": (functools.partial(over_batch, shuffled_partners), ERROR),
-    "layer: adds a product of means": (balanced, ERROR),
-    "step: pairs of rows": (in_batch_step, ERROR),
+    "layer: mixes neighboring rows": (mixing, ERROR),
     "step: hardest rows": (hardest_rows, ERROR),
     "step: clips gradients by hand": (clipped_by_hand, "Their norm is 0.01 on all rows, 0.01 and 0.01 on the shares"),
-    "step: compares rows after four steps": (functools.partial(from_warm_up, after_iterations), ERROR),
-    "step: compares rows, in growing measure": (functools.partial(from_warm_up, after_own_steps), ERROR),
-    "step: compares rows once a callback says so": (functools.partial(from_warm_up, lambda model: model.beta), ERROR),
+    "step: compares rows once a callback says so": (from_warm_up, ERROR),
     "step: an optimizer of TensorFlow's": (of_tensorflow, f"{ERROR}. A training step changes the weights"),
     "loss: pairs of rows": (in_batch_negatives, EXACT),
-    "metric: largest error": (largest_error, "own"),
     "state: the largest row": (
         functools.partial(assigning, lambda ops, memory, x: ops.maximum(memory, ops.max(x, axis=0))),
         "several workers do not assign the same",
@@ -208,16 +156,11 @@ WRONG = {  # the program, and what is said
         functools.partial(assigning, lambda ops, memory, x: 0.9 * memory + 0.1 * ops.mean(x, axis=0)),
         EXACT,
     ),
-    "state: number of rows": (functools.partial(counting, True), "each keeps those of its own rows"),
     "state: number of steps": (functools.partial(counting, False), EXACT),
     "draws for selected words": (
         functools.partial(noisy_positions, select=True),
         "no fixed number of entries for each row",
     ),
-    "draws of TensorFlow": (lambda: sampling(), DRAWS),
+    "draws of TensorFlow": (sampling, "draws random numbers"),
 }
-ROWS = {
-    "draws for selected words": ragged_tokens,
-    "draws of TensorFlow": functools.partial(numbers, width=16),
-    "step: pairs of rows": functools.partial(numbers, labels=3),
-}
+ROWS = {"draws for selected words": ragged_tokens, "draws of TensorFlow": functools.partial(numbers, width=16)}

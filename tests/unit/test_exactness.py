@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -49,22 +50,10 @@ TRAINED = {
 }
 
 
-class Trained:
-    """Weights and logs of all cases, trained by 1, 2 and 3 worker processes; those of the chaos tests apart."""
-
-    def __init__(self, tmp_path_factory):
-        self._factory = tmp_path_factory
-        self._done = {}
-
-    def __getitem__(self, is_chaos):
-        if is_chaos not in self._done:
-            self._done[is_chaos] = train(TRAINED[is_chaos], self._factory.mktemp("trained"))
-        return self._done[is_chaos]
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    return Trained(tmp_path_factory)
+    """The directory with weights and logs of all cases, trained by 1, 2 and 3 workers; chaos tests have their own."""
+    return functools.cache(lambda is_chaos: train(TRAINED[is_chaos], tmp_path_factory.mktemp("trained")))
 
 
 def cases_of(is_chaos):
@@ -76,14 +65,14 @@ def cases_of(is_chaos):
 @cases_of(False)
 def test_every_number_of_workers_ends_like_plain_keras(trained, case):
     """Nothing faster proves it: the exchanges of real processes, in real steps, beside Keras's own."""
-    check(trained[False], TRAINED[False], case)
+    check(trained(False), TRAINED[False], case)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 @cases_of(True)
 def test_more_cases_end_like_plain_keras(trained, case):
-    check(trained[True], TRAINED[True], case)
+    check(trained(True), TRAINED[True], case)
 
 
 @pytest.mark.chaos
@@ -113,7 +102,7 @@ def test_with_tensorflows_own_operations(tmp_path):
 
 
 def test_a_seeded_shuffle_is_the_same_for_every_number_of_workers(trained):
-    trained = trained[False]
+    trained = trained(False)
     in_order, _ = plain_fit("shuffle")
     with np.load(trained / "shuffle-1-0.npz") as file:
         alone = [file[name] for name in file.files]
@@ -134,21 +123,14 @@ def said_of(directory, case, size):
 @pytest.mark.parametrize("case", [case for case in EXAMPLES if case not in OFTEN])
 def test_nothing_is_told_of_an_example(trained, case):
     for size in (1, 2, 3):
-        assert "NOTICE" not in said_of(trained[True], case, size)
+        assert "NOTICE" not in said_of(trained(True), case, size)
 
 
 def test_what_depends_on_the_number_of_workers_is_told_before_the_first_step(trained):
     """Metrics that cannot be added up, local statistics; nothing of what is exact."""
     for case, notice in TOLD.items():
-        assert notice in said_of(trained[False], case, 2)
+        assert notice in said_of(trained(False), case, 2)
     for case in OFTEN:
-        assert "NOTICE" not in said_of(trained[False], case, 2)
-    rmse = [logs["rmse"] for logs in json.loads((trained[False] / "rmse_metric-2.json").read_text())]
+        assert "NOTICE" not in said_of(trained(False), case, 2)
+    rmse = [logs["rmse"] for logs in json.loads((trained(False) / "rmse_metric-2.json").read_text())]
     assert rmse == pytest.approx(plain_fit("rmse_metric")[1]["rmse"], abs=0.1)  # a mean of both workers' own
-
-
-@pytest.mark.chaos  # test_exact_or_told.py has what is said, and once_by_hand an error of real workers
-@pytest.mark.parametrize("case", ["hand_normalized", "in_batch_step"])
-def test_a_program_that_computes_over_a_batch_by_itself_is_an_error_before_the_first_step(tmp_path, case):
-    with pytest.raises(AssertionError, match=r"ModelError: Two workers would not train this model as one does[^\n]+"):
-        train({2: [case]}, tmp_path)
