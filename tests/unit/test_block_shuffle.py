@@ -8,7 +8,7 @@ from tfos_ml.data.arrow import value_bytes
 from tfos_ml.data.row_order import SHUFFLE_WINDOW_BLOCKS, shuffle_block, shuffled
 
 SEED = 11
-SHAPES = [(1, 1), (7, 3), (1000, 1), (64 * 3, 3), (64 * 3 + 1, 3), (5000, 7), (99, 1000)]
+SHAPES = [(1, 1), (64 * 3 + 1, 3), (5000, 7), (99, 1000)]
 
 
 def places(total, block, epoch=0):
@@ -47,12 +47,8 @@ def test_rows_beyond_the_limit_are_in_blocks_of_two_mebibytes():
 NESTED = pa.array([[[1, 2], []], [[3]], []], pa.list_(pa.list_(pa.int16())))
 SIZES = {
     "numbers": (pa.array([1.0, 2.0, 3.0]), 24),
-    "flags": (pa.array([True, False, True]), 3),
     "text": (pa.array(["a", "bé", ""]), 3 * 4 + 4),
-    "large text": (pa.array(["a", "bé", ""], pa.large_string()), 3 * 4 + 4),
     "large lists": (pa.array([[1], [], [2, 3]], pa.large_list(pa.int8())), 3 * 4 + 3),
-    "bytes": (pa.array([b"abc", b"", b"d"]), 3 * 4 + 4),
-    "lists": (pa.array([[1.0], [], [2.0, 3.0]], pa.list_(pa.float32())), 3 * 4 + 12),
     "lists of lists": (NESTED, 3 * 4 + 3 * 4 + 6),
 }
 

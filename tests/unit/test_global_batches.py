@@ -2,6 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras_worker import worker_context
 
 from tfos_ml.data.spool import SpoolDirectories
@@ -24,7 +25,7 @@ def steps_of(places, total, batch, seed=None, epoch=0):
 
 
 class TestGlobalBatches:
-    @pytest.mark.parametrize("workers", [1, 2, 7, 50])
+    @pytest.mark.parametrize("workers", [2, 50])
     @pytest.mark.parametrize("seed", [None, SEED])
     def test_a_step_has_the_same_rows_for_any_number_of_workers(self, workers, seed):
         """And each row comes once an epoch, as it does in those of one worker."""
@@ -35,19 +36,10 @@ class TestGlobalBatches:
             for number, rows in enumerate(alone):
                 assert sorted(np.concatenate([worker[number] for worker in together])) == sorted(rows)
 
-    def test_all_steps_but_the_last_are_full(self):
-        for total, batch, steps in [(0, 4, 0), (1, 4, 1), (8, 4, 2), (9, 4, 3), (3, 100, 1)]:
-            batches = GlobalBatches(np.arange(total), total, batch)
-            sizes = batches.plan(SEED, 0).sizes
-            assert batches.steps == len(sizes) == steps
-            assert sizes.sum() == len(batches) == total
-            assert (sizes[:-1] == batch).all()
 
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
-def test_dense_places_are_the_numbers_of_marked_rows_below(share):
+def test_dense_places_are_the_numbers_of_marked_rows_below():
     for total in (1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 1000):
-        marked = np.flatnonzero(np.random.default_rng(total).random(total) <= share)
+        marked = np.flatnonzero(np.random.default_rng(total).random(total) <= 0.5)
         bitmap = mark_rows(marked, total)
         every = np.arange(total)
         assert dense_places(every, bitmap).tolist() == np.searchsorted(marked, every).tolist()
@@ -55,13 +47,6 @@ def test_dense_places_are_the_numbers_of_marked_rows_below(share):
 
 
 ROWS = 10
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tensorflow():
-    import tensorflow
-
-    return tensorflow
 
 
 @pytest.fixture
@@ -84,7 +69,6 @@ def make_store(tmp_path):
 
 def pass_of(store, batch=4, seed=None, pad_value=0):
     """One pass as a dataset of (features, label)."""
-    import tensorflow as tf
 
     batches = GlobalBatches(store.indices, ROWS, batch)
     width = store.shapes[0][0]
@@ -97,7 +81,7 @@ def labels_of(dataset):
 
 
 class TestDataset:
-    @pytest.mark.parametrize(("ragged", "seed"), [(False, None), (False, SEED), (True, SEED)])
+    @pytest.mark.parametrize(("ragged", "seed"), [(False, None), (True, SEED)])
     def test_batches_know_their_places_in_the_steps_of_all_workers(self, make_store, ragged, seed):
         alone = labels_of(pass_of(make_store(ragged=ragged), seed=seed))
         places: list[list[int]] = [[] for _ in alone]
@@ -108,30 +92,6 @@ class TestDataset:
                 assert [alone[number][place] for place in step.places] == labels.tolist()
                 places[number] += step.places.tolist()
         assert [sorted(each) for each in places] == [[*range(len(step))] for step in alone]
-
-    def test_a_step_without_rows_of_this_worker_is_an_empty_batch(self, make_store):
-        store = make_store(1, 5)  # rows 1 and 6
-        found = pass_of(store, batch=2)
-        assert found.cardinality() == 5
-        assert [(x.shape, y.tolist()) for (x, y), _ in found.as_numpy_iterator()] == [
-            ((1, 2), [1]),
-            ((0, 2), []),
-            ((0, 2), []),
-            ((1, 2), [6]),
-            ((0, 2), []),
-        ]
-
-    @pytest.mark.parametrize("ragged", [False, True])
-    def test_a_worker_without_rows_has_all_steps_too(self, make_store, ragged):
-        found = pass_of(make_store(ROWS, ROWS + 1, ragged))
-        assert found.cardinality() == 3
-        assert labels_of(found) == [[], [], []]
-
-    def test_ragged_rows_are_padded_to_the_longest_of_this_workers_rows_in_the_step(self, make_store):
-        whole = pass_of(make_store(ragged=True), pad_value=-1)
-        assert [x.shape for (x, _), _ in whole.as_numpy_iterator()] == [(4, 4), (4, 8), (2, 10)]
-        first, *_ = pass_of(make_store(0, 2, ragged=True), pad_value=-1).as_numpy_iterator()
-        assert first[0][0].tolist() == [[1, -1, -1], [3, 3, 3]]
 
     def test_steps_do_not_depend_on_the_size_of_blocks(self, make_store, monkeypatch):
         store = make_store(1, 3)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfos_ml.keras.probe.gradients import NUMBERS, Gradient, differ, distances, sketch
+from tfos_ml.keras.probe.gradients import NUMBERS, Gradient, differ, distances
 
 ROWS, WIDTH, AT = NUMBERS, 3, [5, 16_000, 5]
 SHARES = (0.625, 0.375)
@@ -31,13 +31,12 @@ def test_slices_of_a_table_are_like_the_dense_gradient():
     assert of_slices.entries.tolist() == AT
 
 
-@pytest.mark.parametrize("rows", [7, ROWS], ids=["small", "large"])
-def test_shares_are_a_mean_or_a_sum_or_neither(rows):
-    first, second = random(2, rows, WIDTH)
+def test_shares_are_a_mean_or_a_sum_or_neither():
+    first, second = random(2, ROWS, WIDTH)
     mean, total = SHARES[0] * first + SHARES[1] * second, first + second
     assert off(mean, first, second)["mean"] < 1e-5 < 0.1 < off(mean, first, second)["sum"]
     assert off(total, first, second)["sum"] < 1e-5 < 0.1 < off(total, first, second)["mean"]
-    total[rows // 2] *= 1.5
+    total[ROWS // 2] *= 1.5
     assert min(off(total, first, second).values()) > 1e-3
 
 
@@ -46,7 +45,3 @@ def test_gradients_of_other_steps_differ():
     assert not differ([dense(values), None], [dense(values * (1 + 1e-7)), None])
     assert differ([dense(values)], [dense(values[::-1].copy())])
     assert differ([dense(values * np.nan)], [dense(values * np.nan)])
-
-
-def test_a_small_array_is_its_own_sketch():
-    assert sketch(np.array([[2**60 + 1]])).tolist() == [2**60 + 1]

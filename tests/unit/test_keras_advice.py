@@ -25,7 +25,6 @@ def described(loss, *layers):
     ("loss", "activation", "units", "advice"),
     [
         (SPARSE, None, 5, "no activation, .* Give its layer activation='softmax', or compile .* from_logits=True"),
-        ("binary_crossentropy", None, 1, "Give its layer activation='sigmoid'"),
         ("binary_crossentropy", "softmax", 1, "softmax over one unit, which is always 1"),
         (LOGITS, "softmax", 5, "Compile it without from_logits"),
     ],
@@ -39,10 +38,8 @@ def test_a_loss_that_does_not_go_with_the_last_layer(loss, activation, units, ad
     ("loss", "layers"),
     [
         (SPARSE, [keras.layers.Dense(5, "softmax")]),
-        (SPARSE, [keras.layers.Dense(5), keras.layers.Softmax()]),
         (SPARSE, [type("Own", (keras.layers.Dense,), {})(5)]),
         (LOGITS, [keras.layers.Dense(5)]),
-        ("mse", [keras.layers.Dense(5)]),
     ],
 )
 def test_nothing_is_said_of_what_may_go_together(loss, layers):

@@ -6,8 +6,10 @@ import ast
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfos_ml
 from tfos_ml.keras import privates
@@ -22,8 +24,6 @@ ELSEWHERE = {  # of Python, TensorFlow and NodeContext
 
 @pytest.fixture(scope="module")
 def model():
-    import keras
-
     inputs = {"a": keras.Input((2,), name="a"), "b": keras.Input((2,), name="b")}
     joined = keras.layers.Concatenate(name="joined")([inputs["a"], inputs["b"]])
     heads = {"one": keras.layers.Dense(1, name="one")(joined), "two": keras.layers.Dense(2, name="two")(joined)}
@@ -35,9 +35,6 @@ def model():
 
 
 def test_symbolic_build():
-    import keras
-    import tensorflow as tf
-
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse", metrics=["mae"])
     privates.symbolic_build(model, (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])))
@@ -66,8 +63,6 @@ def test_the_global_dtype_policy_is_read_without_setting_it():
         finally:
             keras.config.set_floatx("float32")
 
-    import keras
-
     with ThreadPoolExecutor(1) as fresh:  # Keras keeps it by thread
         before, read, after = fresh.submit(policies).result()
     assert before is None
@@ -76,8 +71,6 @@ def test_the_global_dtype_policy_is_read_without_setting_it():
 
 
 def test_is_validation_of_fit():
-    import keras
-
     calls = []
 
     class Watched(keras.Sequential):
@@ -109,8 +102,6 @@ def test_means_of_the_losses_of_several_outputs(model):
 
 
 def test_all_layers_are_those_of_nested_models_each_once():
-    import keras
-
     shared = keras.layers.Dense(2, name="shared")
     inner = keras.Sequential([keras.Input((2,)), shared], name="inner")
     inputs = keras.Input((2,), name="x")
@@ -126,8 +117,6 @@ def test_check_compiled(model):
 
 
 def test_written_variables_are_found_in_branches_and_beside_those_that_are_read():
-    import tensorflow as tf
-
     read, written, in_a_branch, skipped = (tf.Variable(float(i)) for i in range(4))
 
     def step():
@@ -146,8 +135,6 @@ def test_written_variables_are_found_in_branches_and_beside_those_that_are_read(
 
 
 def test_compiled_parts_are_others_after_compile(model):
-    import keras
-
     model = keras.models.clone_model(model)
     model.compile("sgd", "mse", metrics=["mae"])
     before = privates.compiled_parts(model)
@@ -157,8 +144,6 @@ def test_compiled_parts_are_others_after_compile(model):
 
 
 def test_what_a_model_was_compiled_with(model):
-    import keras
-
     model = keras.models.clone_model(model)
     model.compile("sgd", {"one": "mse", "two": "mae"}, metrics={"one": ["mae"]}, weighted_metrics={"two": ["mse"]})
     assert privates.compiled_with(model) == [{"one": "mse", "two": "mae"}, {"one": ["mae"]}, {"two": ["mse"]}]
@@ -172,8 +157,6 @@ def test_the_variables_of_an_optimizer_are_those_that_it_was_built_with(model):
 
 
 def test_vocabularies_with_line_ends_go_into_the_configuration(tmp_path):
-    import keras
-
     words = ["a\nb", "c", ""]
     model = keras.Sequential([keras.Input((), dtype="string"), keras.layers.StringLookup()])
     model.layers[-1].set_vocabulary(words)
@@ -185,9 +168,6 @@ def test_vocabularies_with_line_ends_go_into_the_configuration(tmp_path):
 
 
 def test_what_a_loss_reduces_is_noted_last_with_its_mask():
-    import keras
-    import tensorflow as tf
-
     class Outer(keras.losses.Loss):
         def call(self, y, p):
             return keras.losses.MeanAbsoluteError(reduction="sum")(y, p) * tf.ones(3)
@@ -205,8 +185,6 @@ def test_what_a_loss_reduces_is_noted_last_with_its_mask():
 
 
 def test_random_functions_are_those_that_layers_call():
-    import keras
-
     drawn = []
     plain = privates.random_functions()["dropout"]
 
@@ -222,9 +200,6 @@ def test_random_functions_are_those_that_layers_call():
 
 
 def test_the_seed_of_a_draw_is_that_of_keras():
-    import keras
-    import tensorflow as tf
-
     ours, theirs = keras.random.SeedGenerator(5), keras.random.SeedGenerator(5)
     drawn = tf.random.stateless_uniform([3], privates.drawn_seed(ours))
     np.testing.assert_array_equal(drawn, keras.random.uniform([3], seed=theirs))
@@ -232,8 +207,6 @@ def test_the_seed_of_a_draw_is_that_of_keras():
 
 
 def test_states_of_seed_generators():
-    import keras
-
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)])
     assert [state.path for state in privates.seed_states(model)] == [model.layers[0].seed_generator.state.path]
     before = np.asarray(privates.global_seed_state())
@@ -242,8 +215,6 @@ def test_states_of_seed_generators():
 
 
 def test_names_that_keras_writes_are_noted():
-    import keras
-
     class Own(keras.layers.Layer):
         pass
 
@@ -256,8 +227,6 @@ def test_names_that_keras_writes_are_noted():
 
 
 def test_the_matrices_of_lora_and_kernels_without_their_product():
-    import keras
-
     layer = keras.layers.Dense(2, name="dense")
     model = keras.Sequential([keras.Input((3,)), layer])
     layer.enable_lora(1)
@@ -273,9 +242,6 @@ def test_the_matrices_of_lora_and_kernels_without_their_product():
 
 
 def test_moments_are_those_with_which_batches_are_normalized():
-    import keras
-    import tensorflow as tf
-
     layer, rows = keras.layers.BatchNormalization(epsilon=0.0, center=False), tf.constant([[1.0], [3.0]])
     layer.build(rows.shape)
     plain = np.asarray(layer(rows, training=True))
@@ -287,8 +253,6 @@ def test_moments_are_those_with_which_batches_are_normalized():
 
 
 def test_the_functions_of_losses_and_metrics_with_their_options():
-    import keras
-
     loss, metric = keras.losses.CosineSimilarity(axis=1), keras.metrics.CosineSimilarity(axis=2)
     assert [privates.is_of_keras(privates.function_of(part)) for part in (loss, metric)] == [True, True]
     assert [privates.options_of(part)["axis"] for part in (loss, metric)] == [1, 2]
@@ -329,6 +293,4 @@ def test_a_keras_that_nobody_has_tried_is_told():
 
 
 def test_the_installed_keras_has_been_tried():
-    import keras
-
     assert privates.untried(keras.__version__) is None

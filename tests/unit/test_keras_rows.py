@@ -53,11 +53,6 @@ def fit(tmp_path):
     return run
 
 
-def test_labels_of_a_model_that_knows_its_classes_late(fit):
-    with pytest.raises(errors.LabelRangeError, match=r"has 3 classes and.* 0 to 2. Found: label .* 1 to 3\."):
-        fit(Late, rows(y=np.arange(ROWS) % 3 + 1))
-
-
 def test_an_index_beyond_an_embedding_names_its_column(fit):
     def model():
         x = keras.layers.Input((4,), name="x", dtype="int32")
@@ -65,19 +60,6 @@ def test_an_index_beyond_an_embedding_names_its_column(fit):
 
     with pytest.raises(errors.ModelError, match=r"index \d in a table of 5 entries.*column 'x' from 0 to 9\."):
         fit(model, rows(x=np.arange(ROWS * 4).reshape(ROWS, 4).astype("int32") % 10), "mse")
-
-
-def test_metrics_of_the_users_own_get_labels_as_keras_makes_them_of_arrays(fit):
-    def is_below(y_true, y_pred):
-        return keras.ops.cast(y_true <= y_pred, "float32")  # TensorFlow compares floats of one type
-
-    def line():
-        return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
-
-    logs = []
-    log = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, values: logs.append(values))
-    fit(line, rows(y=np.repeat([-1.0, 1.0], ROWS // 2)), "mse", [log], [is_below])
-    assert logs[0]["is_below"] == pytest.approx(0.5)
 
 
 def test_a_step_that_compares_its_rows_gets_doubles_as_keras_makes_them_of_arrays(fit):
