@@ -51,22 +51,8 @@ def change_tensorflow():
     keras.config.set_floatx("float64")
 
 
-def compute():
-    import tensorflow as tf
-
-    print(int(tf.reduce_sum(tf.range(5))))
-
-
 def end(code):
     return int(code)
-
-
-def leave(code):
-    sys.exit(int(code))
-
-
-def die(number):
-    os.kill(os.getpid(), int(number))
 
 
 def wait():

@@ -1,13 +1,11 @@
 """What is passed instead of DataFrames and functions, told on the driver."""
 
-import functools
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
-from tfos_ml.common.arguments import check_call, check_model_function
+from tfos_ml.common.arguments import check_model_function
 
 
 class Rdd:
@@ -30,34 +28,6 @@ def test_what_is_no_dataframe_is_named(make):
     for given, message in GIVEN:
         with pytest.raises(errors.InputTypeError, match=rf"{make.__name__}\.\w+ takes a Spark DataFrame.*{message}"):
             (stage.transform if make is TFModel else stage.fit)(given)
-
-
-def two(args, ctx):
-    pass
-
-
-class Callable:
-    def __call__(self, args, ctx):
-        pass
-
-
-@pytest.mark.parametrize("function", [two, Callable(), lambda *args: None, functools.partial(two), print])
-def test_functions_of_args_and_ctx(function):
-    check_call("trainFn", function, "(args, ctx)", None, None)
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda: None, r"trainFn is called with \(args, ctx\), but it is <lambda>\(\)"),
-        (lambda args: None, r"<lambda>\(args\) \(too many positional arguments\)"),
-        (lambda args, ctx, extra: None, r"missing a required argument: 'extra'"),
-        (functools.partial(two, None), "too many positional"),
-    ],
-)
-def test_functions_of_other_arguments(function, message):
-    with pytest.raises(errors.ParamError, match=message):
-        check_call("trainFn", function, "(args, ctx)", None, None)
 
 
 def test_arguments_of_a_model_function():

@@ -3,11 +3,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 
-import pyarrow.flight as flight
 import pytest
 from conftest import wait_until
 from msgspec import structs
@@ -22,12 +19,11 @@ from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import encode
 from tfos_ml.protocol.control_client import ControlClient
-from tfos_ml.protocol.control_messages import NodeProgress, ReportGone, ReportProgress
+from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
 from tfos_ml.protocol.failure import find_failure
 from tfos_ml.protocol.messages import LogLine, Report
 
 DEADLINE = 60.0
-SAID = Counter()  # calls of each node, by server
 
 
 @pytest.fixture
@@ -51,12 +47,6 @@ def connect(server):
         client.close()
 
 
-def say(client, rank):
-    """Report once."""
-    SAID[client._location, rank] += 1
-    return client.call(ReportProgress(rank, SAID[client._location, rank], NodeProgress(), []))
-
-
 def reported(epoch):
     return Report({"loss": 0.5}, epoch, None, 0.0, "worker:0")
 
@@ -69,55 +59,12 @@ def summary_of(server, rank, left):
     return {"epochs": [report["epoch"] for report in summary.pop("metrics")], **summary}
 
 
-def test_wait_gone_waits_for_every_node_that_was_heard_of(server, connect):
-    client = connect()
-    assert server.nodes.wait_gone(0)
-    for rank in (0, 1):
-        say(client, rank)
-    client.call(ReportGone(0, False))
-    assert not server.nodes.wait_gone(0)
-    waiter = threading.Timer(0.1, client.call, [ReportGone(1, False)])
-    waiter.start()
-    assert server.nodes.wait_gone(DEADLINE)
-    waiter.join(DEADLINE)
-
-
-def test_no_call_is_answered_without_a_token(server, connect):
-    location = server.address.location
-    for client in (
-        flight.FlightClient(location, disable_server_verification=True),
-        flight.FlightClient(location.replace("+tls", "")),
-    ):
-        with client:
-            for call in (
-                lambda c: list(c.do_action(flight.Action("ReportProgress", b"{}"))),
-                lambda c: list(c.list_actions()),
-                lambda c: c.do_get(flight.Ticket(b"x")).read_all(),
-            ):
-                with pytest.raises(flight.FlightUnavailableError):
-                    call(client)
-    assert say(connect(), 0).stop is False
-
-
 def test_nothing_but_the_given_address_is_listened_on(server):
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", server.port), DEADLINE)
 
 
 class TestProgressLink:
-    def test_brings_progress_and_what_was_reported_until_the_close(self, server, connect):
-        outbox = Outbox()
-        link = ProgressLink(connect(), 0, outbox, lambda: NodeProgress(rows=11), period=DEADLINE)
-        link.start()
-        outbox.add(reported(0))
-        outbox.add(reported(1))
-        link.close()
-        assert not server.nodes.wait_gone(0)
-        link.report_gone(succeeded=True)
-        assert server.nodes.progress() == {0: NodeProgress(rows=11)}
-        assert [report.epoch for report in server.nodes.take_reports()] == [0, 1]
-        assert server.nodes.wait_gone(0)
-
     def test_reports_that_come_with_a_call_and_with_the_results_count_once(self, server, connect):
         outbox = Outbox()
         for epoch in range(3):
@@ -132,11 +79,6 @@ class TestProgressLink:
         assert server.nodes.take_lines() == ["said"]
         outbox.confirm(reports[:2])
         assert list(outbox.batches()) == [reports[2:]]
-
-    def test_metrics_of_all_nodes_are_kept_and_those_of_the_chief_are_shown(self, server, connect):
-        connect().call(ReportProgress(4, 1, NodeProgress(), [reported(0)]))
-        assert server.nodes.take_reports() == []
-        assert summary_of(server, 4, []) == {"label": "worker", "epochs": [0]}
 
     def test_of_nodes_that_outlive_their_tasks_nothing_waits_to_be_shown(self):
         outliving = nodes.Nodes(make_template(8), is_wanted=lambda: True)
@@ -161,18 +103,6 @@ class TestProgressLink:
         assert {name: value for part in parts for name, value in part.items()} == metrics
         assert max(len(encode(batch)) for batch in batches) < 1.1 * outboxes.BATCH_BYTES
 
-    def test_does_not_disturb_the_node_when_the_driver_is_gone(self, server, connect):
-        client = connect()
-        server.close()
-        outbox = Outbox()
-        link = ProgressLink(client, 0, outbox, NodeProgress)
-        link.start()
-        outbox.add(reported(0))
-        link.close()
-        ProgressLink(client, 0, outbox, NodeProgress).close()  # of a node that has failed before it began
-        assert link.driver().answer is None
-        assert [report.epoch for batch in outbox.batches() for report in batch] == [0]
-
 
 SERVER = """
 import sys
@@ -185,19 +115,25 @@ sys.stdin.read()
 """
 
 
+@contextlib.contextmanager
+def running(program, *arguments):
+    """A process that runs a program, and the words that it prints first."""
+    command = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process, process.stdout.readline().split()
+        finally:
+            process.kill()
+
+
 @pytest.fixture
-def driver_process():
-    """A control server in a process of its own, and its address."""
-    command = [sys.executable, "-c", SERVER]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    location, token = process.stdout.readline().split()
-    yield process, ControlAddress(location, token)
-    process.kill()
-    process.communicate()
+def driver():
+    with running(SERVER) as (process, address):
+        yield process, ControlAddress(*address)
 
 
-def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver_process, monkeypatch):
-    process, address = driver_process
+def test_a_driver_that_stands_still_is_not_gone_and_one_that_died_is(driver, monkeypatch):
+    process, address = driver
     monkeypatch.setattr(control_client, "CALL_TIMEOUT", 0.5)
     monkeypatch.setattr(control_client, "REFUSED_SECONDS", 0.5)
     link = ProgressLink(ControlClient(address), 0, Outbox(), NodeProgress, period=0.01)
@@ -221,30 +157,10 @@ from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
 
-client, returned = ControlClient(ControlAddress(*sys.argv[1:3])), sys.argv[3] == "returned"
-print(client.call(ReportProgress(1, 1, NodeProgress(returned=returned), [])).stop, flush=True)
+client = ControlClient(ControlAddress(*sys.argv[1:3]))
+print(client.call(ReportProgress(1, 1, NodeProgress(), [])).stop, flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def cluster_server():
-    """Of a cluster, whose nodes outlive their tasks and send their results themselves."""
-    server = ControlServer("127.0.0.1", make_template(8), lambda: True)
-    yield server
-    server.close()
-
-
-@contextlib.contextmanager
-def node(server, state="runs"):
-    """A process that has reported once as worker 1."""
-    command = [sys.executable, "-c", NODE, server.address.location, server.address.token, state]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout.readline() == "False\n"
-            yield process
-        finally:
-            process.kill()
 
 
 def is_lost(server):
@@ -257,7 +173,7 @@ def is_lost(server):
 
 def test_a_node_whose_process_stands_still_has_its_lease_and_one_that_was_killed_has_not(server, monkeypatch):
     monkeypatch.setattr(nodes, "RECONNECT_SECONDS", 0.2)
-    with node(server) as process:
+    with running(NODE, server.address.location, server.address.token) as (process, _):
         process.send_signal(signal.SIGSTOP)
         assert not wait_until(lambda: is_lost(server), 1.0)
         process.kill()
@@ -265,40 +181,3 @@ def test_a_node_whose_process_stands_still_has_its_lease_and_one_that_was_killed
     failure = find_failure(server.nodes.failure())
     assert (failure.role, failure.index) == ("worker", 1)
     assert server.nodes.wait_gone(0)
-
-
-@pytest.mark.parametrize("succeeded", [False, True])
-def test_a_task_whose_node_died_is_lost_unless_spark_soon_tells_more(server, connect, monkeypatch, succeeded):
-    monkeypatch.setattr(nodes, "RECONNECT_SECONDS", 0.2)
-    client = connect()
-    say(client, 1)
-    client.call(ReportGone(1, succeeded))
-
-    def failure():
-        server.nodes.expire_leases(60.0, server.connected_ports)
-        return server.nodes.failure()
-
-    if succeeded:
-        assert not wait_until(failure, 1.0)
-    else:
-        assert failure() is None
-        assert wait_until(failure, DEADLINE)
-        assert "Spark has neither started its task again" in find_failure(failure()).message
-    assert server.nodes.wait_gone(0)
-
-
-def test_the_end_of_a_cluster_hardly_waits_for_a_node_that_has_never_reported(cluster_server, monkeypatch):
-    monkeypatch.setattr(nodes, "UNHEARD_SECONDS", 0.1)
-    cluster_server.nodes.begin_leases({0: "here"})
-    assert cluster_server.nodes.wait_gone(DEADLINE)
-
-
-def test_a_node_that_has_returned_is_lost_at_once_only_if_it_still_had_to_send_its_results(
-    server, cluster_server, monkeypatch
-):
-    monkeypatch.setattr(nodes, "RECONNECT_SECONDS", 0.2)
-    for one in (server, cluster_server):
-        with node(one, "returned") as process:
-            process.kill()
-    assert wait_until(lambda: is_lost(cluster_server), DEADLINE)
-    assert not wait_until(lambda: is_lost(server), 1.0)

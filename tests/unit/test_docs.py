@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from operator import attrgetter
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -62,13 +60,6 @@ def test_links_to_the_repository_lead_to_its_files(site):
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
-@of_the_site
-def test_every_page_is_reached_from_the_first_by_one_click(site):
-    first = {(site / link.path).resolve() for link in links(site / "index.html") if link.path and not link.scheme}
-    own = {page.resolve() for page in site.rglob("*.html") if page.stem not in ("genindex", "search", "py-modindex")}
-    assert own - first - {(site / "index.html").resolve()} == set()
-
-
 def test_files_that_pages_name_are_there():
     pages = [ROOT / "README.rst", ROOT / "CONTRIBUTING.rst", *(ROOT / "docs").rglob("*.rst")]
     pages += (ROOT / "notebooks").glob("*.ipynb")
@@ -103,30 +94,6 @@ def test_all_public_names_are_described(site):
     assert [name for name in names if f'id="{name}"' not in pages] == []
 
 
-STAGES = {
-    "KerasEstimator": ["fit", "save", "load", "setParams", "copy"],
-    "TFEstimator": ["fit", "save", "load", "setParams", "copy"],
-    "TFModel": ["transform", "evaluate", "predict", "save", "load", "setParams", "copy"],
-    "tuning.OptunaSearch": ["fit", "save", "load", "setParams", "copy"],
-    "tuning.OptunaSearchModel": ["transform", "save", "load", "copy"],
-}
-
-
-@of_the_site
-@pytest.mark.parametrize(("stage", "methods"), STAGES.items())
-def test_methods_of_a_stage_are_on_the_page_of_the_api_with_the_parameters_that_they_have(site, stage, methods):
-    page = (site / "reference" / "api.html").read_text()
-    for name in methods:
-        signature = re.search(rf'<dt [^>]*id="tfos_ml\.{stage}\.{name}">(.*?)</dt>', page, re.DOTALL)
-        assert signature, name
-        method = attrgetter(f"{stage}.{name}")(tfos_ml)
-        shown = re.findall(
-            r'<em class="sig-param">(?:<span class="o">.*?</span>)*<span class="n">.*?>(\w+)<', signature[1]
-        )
-        own = {"params"} if name == "setParams" else {*inspect.signature(method).parameters} - {"self"}
-        assert set(shown) == own, name
-
-
 @of_the_site
 def test_each_param_and_argument_has_a_place_of_its_own_that_index_and_search_know(site):
     page, index = (site / "reference" / "params.html").read_text(), (site / "genindex.html").read_text()
@@ -138,36 +105,6 @@ def test_each_param_and_argument_has_a_place_of_its_own_that_index_and_search_kn
         assert f'id="{name.lower()}"' in page
         assert re.search(rf'<a href="reference/params.html#[\w-]+">(?:<strong>)?{name}<', index), name
         assert name in search["alltitles"]
-
-
-# What people who know Keras, scikit-learn, XGBoost or Horovod search for, and the page that answers.
-SEARCHES = {
-    "sample weight": "reference/params",
-    "sample_weight": "reference/params",
-    "class weight": "howto/answers",
-    "predict_proba": "howto/answers",
-    "early stopping": "howto/answers",
-    "early_stopping_rounds": "howto/answers",
-    "checkpoints": "howto/answers",
-    "gpu": "howto/clusters",
-    "num_workers": "reference/params",
-    "batch_size": "reference/params",
-    "custom loss": "howto/answers",
-    "missing values": "howto/answers",
-    "learning rate": "reference/words",
-    "hyperparameter tuning": "howto/tuning",
-    "transfer learning": "howto/answers",
-}
-
-
-@of_the_site
-@pytest.mark.parametrize(("words", "page"), SEARCHES.items())
-def test_the_search_leads_from_the_words_of_other_libraries_to_the_answer(site, words, page):
-    search = json.loads((site / "searchindex.js").read_text().partition("(")[2].rpartition(")")[0])
-
-    found = search["indexentries"].get(words, [])
-
-    assert page in [search["docnames"][number] for number, _, is_main in found if is_main]
 
 
 def test_the_first_page_shows_the_program_of_the_readme():
@@ -192,11 +129,3 @@ def test_the_page_of_mistakes_has_those_of_its_program_at_their_lines(monkeypatc
     assert [text for number, text in shown if lines[int(number) - 1].strip() != text] == [], (
         "run: python docs/mistakes.py"
     )
-
-
-def test_all_settings_of_ours_are_on_their_page():
-    page = (ROOT / "docs" / "reference" / "settings.rst").read_text()
-    code = "".join(path.read_text() for path in (ROOT / "tfos_ml").rglob("*.py"))
-    named = set(re.findall(r"spark\.tfos_ml\.[a-zA-Z]+", code))
-    assert len(named) >= 12
-    assert [name for name in sorted(named) if f"``{name}``" not in page] == []

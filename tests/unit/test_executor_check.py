@@ -43,11 +43,6 @@ def test_a_local_master_runs_the_drivers_python_unless_another_is_named(monkeypa
     assert local.sparkContext.pythonExec == expected
 
 
-@pytest.mark.parametrize("python", [sys.executable, "/no/such/python"])
-def test_the_drivers_own_python_will_do_and_what_cannot_be_started_is_sparks_to_tell(python):
-    executor_check.check_executors(session(python), 2)
-
-
 def test_another_version_is_named():
     with pytest.raises(ClusterConfigError, match=r"3\.8\.1 on host-7.*is not the driver's"):
         executor_check.check_found({**HERE, "python": "3.8.1"})

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -105,12 +104,6 @@ class TestForkedProcess:
         found = told(start, "descriptors")["descriptors"]
         assert sum(name.startswith("socket:") for name in found) == 1  # over which it tells its exit code
 
-    @pytest.mark.parametrize(("function", "argument", "code"), [("end", "3", 3), ("leave", "4", 4), ("die", "11", -11)])
-    def test_tells_how_it_ended(self, start, function, argument, code):
-        process = start(function, argument)
-        assert is_forked(process)
-        assert process.wait(DEADLINE) == process.poll() == code
-
 
 class TestServer:
     def test_serves_one_after_the_other(self, start, owner):
@@ -124,19 +117,6 @@ class TestServer:
         assert servers(owner.pid) == [server]
         # Modules that it imports when there is time may keep a file open; each process would have left one, too.
         assert wait_until(lambda: server.num_fds() < descriptors + 5 and not server.children(), DEADLINE)
-
-    def test_started_by_many_at_once_is_one(self, start, owner):
-        program = (
-            "import os, sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.child_process import *;"
-            "fork_server = ForkServerRef(int(sys.argv[1]), 300); variables = child_environment('0' * 32, 1, {});"
-            "process = start_process('forked', ['end', '7'], variables, 0, 1, fork_server);"
-            "sys.exit(type(process) is not ForkedProcess or process.wait(60) - 7)"
-        )
-        command = [sys.executable, "-c", program, str(owner.pid)]
-        environment = child_environment(NO_MARKER, 1, {PRELOADS: "0"})
-        many = [subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) for _ in range(4)]
-        assert [one.wait(DEADLINE) for one in many] == [0, 0, 0, 0]
-        assert len(servers(owner.pid)) == 1
 
     def test_ends_with_its_owner_though_processes_are_left(self, start, owner):
         process = start("wait")
@@ -157,21 +137,6 @@ class TestServer:
         assert ends(server.pid, DEADLINE)
         assert running.poll() is None
 
-    def test_ends_processes_of_a_requester_that_died(self, start, owner, tmp_path):
-        program = (
-            "import sys; from tfos_ml.agent.fork_client import *; from tfos_ml.agent.child_process import *;"
-            "process = start_process('forked', ['wait'], child_environment('0' * 32, 1, {}), 0, 2,"
-            "ForkServerRef(int(sys.argv[1]), 300)); print(process.pid, flush=True); sys.stdin.read()"
-        )
-        command = [sys.executable, "-c", program, str(owner.pid)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        environment = child_environment(NO_MARKER, 1, {PRELOADS: "0"})
-        with subprocess.Popen(command, env=environment, **pipes) as requester:
-            pid = int(requester.stdout.readline())
-            assert lives(pid)
-            requester.kill()
-        assert ends(pid, DEADLINE)
-
 
 class TestFreshInstead:
     def test_of_what_is_read_at_start_a_server_has_its_own(self, start, owner):
@@ -179,15 +144,6 @@ class TestFreshInstead:
         known = told(start, "environment", environment={"KERAS_BACKEND": "numpy"})
         assert known["environment"]["KERAS_BACKEND"] == "numpy"
         assert len(servers(owner.pid)) == 2
-
-    def test_where_the_directory_is_open_to_others(self, start, owner):
-        start("end", "0").wait(DEADLINE)
-        (directory,) = directories(owner.pid)
-        directory.chmod(0o755)
-        process = start("end", "0")
-        assert not is_forked(process)
-        directory.chmod(0o700)
-        process.wait(DEADLINE)
 
     @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
     def test_where_another_user_asks(self, start, owner, monkeypatch):
@@ -207,12 +163,7 @@ class TestFreshInstead:
 class TestTensorFlow:
     KERAS = ((USES_KERAS, "1"),)
 
-    def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start, monkeypatch):
+    def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start):
         assert told(start, "tensorflow", environment=self.KERAS)["tensorflow"]
-        for _ in range(2):
-            process = start("compute", environment=self.KERAS)
-            assert is_forked(process)
-            assert process.wait(DEADLINE) == 0
-            assert process.output.read_text() == "10\n"
         first, second = (run(start, "change_tensorflow", environment=self.KERAS) for _ in range(2))
         assert first == second == "True float32 1\n"

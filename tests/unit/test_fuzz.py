@@ -4,18 +4,15 @@ Each format has right examples, what parses it, and the errors that its callers 
 """
 
 import base64
-import gzip
 import io
 import json
 import tarfile
 import tempfile
-import threading
 import tracemalloc
 import warnings
 import zlib
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +22,7 @@ from hypothesis import strategies as st
 
 from tfos_ml import errors
 from tfos_ml.common.local_files import LocalFile
-from tfos_ml.common.version import __version__
-from tfos_ml.data import blocks, packed_lists, row_order
+from tfos_ml.data import blocks, row_order
 from tfos_ml.driver import snapshot
 from tfos_ml.inference import archive
 from tfos_ml.keras.checkpoint import files as checkpoint
@@ -34,18 +30,11 @@ from tfos_ml.keras.checkpoint.directory import FOLDER
 from tfos_ml.keras.checkpoint.files import Checkpoints
 from tfos_ml.keras.checkpoint.state import STATE, WEIGHTS, TrainingState
 from tfos_ml.protocol import messages
-from tfos_ml.protocol.codec import MessageError, decode, decode_text, encode, encode_text
-from tfos_ml.protocol.control_messages import NodeProgress, ReportProgress
+from tfos_ml.protocol.codec import MessageError, decode, encode
 from tfos_ml.protocol.failure import Failure, find_failure
-from tfos_ml.protocol.frames import frame, receive_frame
-from tfos_ml.protocol.messages import LogLine, Report
-from tfos_ml.protocol.transport import TransportServer
-from tfos_ml.stages.persistence import restore, whole
-from tfos_ml.stages.tf_model import TFModel
 from tfos_ml.tfrecord import feature_types
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode as encode_records
-from tfos_ml.tfrecord.framing import damaged, find_frames, framed
 
 OVERHEAD, FACTOR = 4 << 20, 64  # bytes that a parser may take, and for each byte of the input
 FORMATS = {}
@@ -100,9 +89,6 @@ def reshaped(examples):
 
 
 # Messages
-
-REPORTS = [LogLine("é", 0), Report({"loss": 0.5}, 1, None, 0.0, "worker:0", number=1)]
-PROGRESS = ReportProgress(1, 3, NodeProgress(host="h", rows=7), REPORTS)
 FAILURE = Failure(errors.TrainFnError, "raised", "worker", 1, "h", "Traceback ...", "tail", 1)
 
 
@@ -113,28 +99,9 @@ def messages_of_a_channel(content):
     decode(messages.Message, content)
 
 
-@format_of(encode_text(messages.RowCounts("AA", rows={"train": 3})).encode(), raises=MessageError)
-def texts_of_an_exchange(content):
-    decode_text(messages.RowCounts, content.decode("utf-8", "replace"))
-
-
 @format_of(FAILURE.encode().encode(), raises=())
 def failures_in_the_text_of_an_error(content):
     find_failure(content.decode("utf-8", "replace"))
-
-
-@format_of(frame(b"content"), frame(b""), raises=(MessageError, ConnectionError))
-def frames(content):
-    stream = io.BytesIO(content)
-    receive_frame(SimpleNamespace(recv=stream.read))
-
-
-@format_of(encode(PROGRESS), raises=pa.ArrowInvalid)
-def actions_of_a_server(content):
-    server = object.__new__(TransportServer)
-    server._changed = threading.Condition()
-    server._actions = {"ReportProgress": (ReportProgress, lambda call: None)}
-    server.do_action(None, SimpleNamespace(type="ReportProgress", body=content))
 
 
 # Rows
@@ -156,11 +123,6 @@ def row_counts(content):
     row_order.unpack_counts(content.decode("utf-8", "replace"))
 
 
-@format_of(b"ab", b"12345678", b"", raises=ValueError)
-def packed_lists_of_numbers(content):
-    packed_lists.unpack(pa.array([content, None, content], pa.binary()), "float32").validate(full=True)
-
-
 # TFRecords
 
 TABLE = pa.table({"x": [[1.0, 2.0], [3.0]], "n": [1, None], "s": ["a", "b"], "d": [1.5, 2.5]})
@@ -173,12 +135,6 @@ def tfrecords(content):
     records = pa.array([content, EXAMPLES[0].as_py(), content], pa.large_binary())
     for kind in (feature_types.EXAMPLE, feature_types.SEQUENCE):
         decode_records(records, feature_types.columns_of(TABLE.schema, kind), kind)
-
-
-@format_of(framed(EXAMPLES).to_pybytes())
-def frames_of_tfrecords(content):
-    data = np.frombuffer(content, np.uint8)
-    damaged(data, find_frames(data))
 
 
 # What is saved
@@ -198,20 +154,6 @@ def tar_of(**files):
 def archives_of_models(content):
     with tempfile.TemporaryDirectory() as directory:
         archive.Archive(LocalFile.of(content)).unpack(directory)
-
-
-METADATA = {"class": "tfos_ml.stages.tf_model.TFModel", "uid": "TFModel_1", "paramMap": {"batchSize": 3}}
-METADATA |= {"defaultParamMap": {"handleInvalid": "error"}, "tfosMlVersion": __version__, "labels": ["a"]}
-
-
-@format_of(json.dumps(METADATA).encode(), raises=errors.TfosMlError)
-def metadata_of_stages(content):
-    try:
-        metadata = json.loads(content)
-    except ValueError:  # Spark's own
-        return
-    with whole(TFModel, "path"):
-        restore(TFModel, metadata, {}, "path")
 
 
 COLUMN = {"column": "x", "dtype": "float32", "ndim": 1, "kind": "feature"}
@@ -267,7 +209,6 @@ def sparse_tar():
 
 ZEROS = bytes(128 << 20)
 BOMBS = {
-    "compressed archive": ("archives_of_models", gzip.compress(tar_of(a=ZEROS), 1)),
     "sparse archive": ("archives_of_models", sparse_tar()),
     "compressed counts": ("row_counts", base64.b64encode(zlib.compress(ZEROS, 1))),
     "compressed failure": (

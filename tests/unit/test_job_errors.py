@@ -46,23 +46,7 @@ CASES = {
     "Python worker died, in a plain job": (PLAIN, errors.NodeLostError, r"worker:1 on 10\.0\.0\.2: .*memoryOverhead"),
     "executor silent": (SILENT, errors.NodeLostError, "worker:1 .*cut off, or too busy.*timed out after 8731 ms"),
     "Python daemon ended": (DAEMON_ENDED, errors.PythonDaemonError, "worker:1 .*the Python daemon .* had ended"),
-    "Python daemon ended, a broken pipe": (
-        DAEMON_ENDED.replace("Stream closed", "Broken pipe"),
-        errors.PythonDaemonError,
-        "worker:1 .*SIGTERM",
-    ),
-    "too few slots": (
-        "SparkException: [SPARK-24819]: Barrier execution mode does not allow run a barrier stage that requires more",
-        errors.NotEnoughSlotsError,
-        "enough task slots.*Lower clusterSize.*24819",
-    ),
     "results too large": (TOO_LARGE, errors.ResultSizeError, r"Set exportDir.*9\.5 MiB"),
-    "session stopped": ("Job 0 cancelled because SparkContext was shut down", errors.FitCancelledError, "shut down"),
-    "no package on executors": (
-        "PythonException: Traceback\nModuleNotFoundError: No module named 'tfos_ml'",
-        errors.ClusterConfigError,
-        "executors has no module 'tfos_ml'.*PYSPARK_PYTHON",
-    ),
     "archive of another machine": (
         BARRIER
         + "reason: ...\nError from python worker:\n  ./environment/bin/python: packed for aarch64, and vm is x86_64\n"
@@ -76,7 +60,6 @@ CASES = {
         errors.ClusterConfigError,
         "PYSPARK_PYTHON.*worker has different version: 3.12 than that in driver: 3.11",
     ),
-    "cancelled": ("[SPARK_JOB_CANCELLED] Job 3 cancelled", errors.FitCancelledError, "Job 3 cancelled"),
 }
 
 
@@ -97,13 +80,6 @@ def test_feed_tasks_that_died_have_lost_rows():
     assert isinstance(feed_error(RuntimeError(PLAIN.format(rank=1)), RUNNING), errors.InputLostError)
     other = RuntimeError("[DIVIDE_BY_ZERO] Division by zero")
     assert feed_error(other, RUNNING) is other
-
-
-def test_what_a_node_has_reported_goes_before_what_spark_says():
-    told = Failure(errors.TrainFnError, "the train function raised ValueError", "worker", 0, "h").encode()
-    error = node_error(RuntimeError(WORKER_DIED.format(rank=1)), RUNNING, make_template(2).nodes, HOSTS, told)
-    assert isinstance(error, errors.TrainFnError)
-    assert error.index == 0
 
 
 def test_rows_that_spark_could_not_read_for_a_reason_of_the_users_are_that_error():
