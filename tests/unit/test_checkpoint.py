@@ -1,5 +1,6 @@
 import contextlib
 import json
+import os
 import random
 import threading
 from collections import deque
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from conftest import open_for
 
 from tfos_ml.errors import ModelDirError, ModelError, SupersededError
 from tfos_ml.keras.checkpoint.callback_state import OF_KERAS, CallbackStates, by_key, set_callback_states
@@ -107,6 +109,17 @@ class TestCheckpoints:
         folder(tmp_path, 2).write_text("in the way")
         with pytest.raises(ModelDirError, match=rf"modelDir='{tmp_path}' cannot be written"):
             save(checkpoints(), state_of(2))
+        assert_same(checkpoints("next"), state_of(1))
+
+    def test_a_store_that_does_not_answer_is_an_error_after_a_time(self, checkpoints, state_of, tmp_path):
+        pipe = folder(tmp_path, 1) / "model.weights.h5"
+        pipe.parent.mkdir(parents=True)
+        os.mkfifo(pipe)  # which waits for a reader
+        try:
+            with pytest.raises(ModelDirError, match=r"not answered for feedTimeout=0\.2 s\. Check the store, or raise"):
+                save(checkpoints(timeout=0.2), state_of(1))
+        finally:
+            open_for(pipe)
 
     @pytest.mark.parametrize("file", FILES)
     def test_that_are_damaged_give_way_to_the_one_before(self, checkpoints, state_of, tmp_path, file):
