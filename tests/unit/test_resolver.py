@@ -28,43 +28,28 @@ CALLS = [
 ]
 
 
-@pytest.fixture
-def three(monkeypatch):
-    """Our resolver and TensorFlow's two, made of the same inputs."""
-
-    def three(spec, task, rpc_layer):
-        (task_type, task_id), config = task, {"cluster": spec, "rpc_layer": rpc_layer}
-        if task_type is not None:
-            config["task"] = {"type": task_type, "index": task_id}
-        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-        inputs = {"task_type": task_type, "task_id": task_id, "rpc_layer": rpc_layer}
-        cluster = tf.train.ClusterSpec(spec)
-        return (
-            SparkClusterResolver(cluster, **inputs),
-            SimpleClusterResolver(cluster, **inputs),
-            TFConfigClusterResolver(),
-        )
-
-    return three
-
-
-def answer(resolver, **call):
+def answer(resolver, call):
     try:
         return resolver.master(**call)
     except ValueError as error:
         return f"ValueError: {error}"
 
 
-def test_master_is_what_tensorflow_says(three):
+def test_master_is_what_tensorflow_says(monkeypatch):
     """TensorFlow's two differ: the simple one knows a task only if asked for it, the other knows of none if alone."""
     for spec, task, rpc_layer, call in itertools.product(SPECS, TASKS, [None, "grpc"], CALLS):
-        ours, simple, tf_config = (answer(resolver, **call) for resolver in three(spec, task, rpc_layer))
+        config = {"cluster": spec, "rpc_layer": rpc_layer}
+        if task != (None, None):
+            config["task"] = {"type": task[0], "index": task[1]}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+        inputs = {"task_type": task[0], "task_id": task[1], "rpc_layer": rpc_layer}
+        ours = answer(SparkClusterResolver(tf.train.ClusterSpec(spec), **inputs), call)
         if "task_type" in call and "task_id" in call:
-            assert ours == simple, call
+            assert ours == answer(SimpleClusterResolver(tf.train.ClusterSpec(spec), **inputs), call), call
         elif task == (None, None) and not call.keys() & {"task_type", "task_id"}:
             assert ours == "", call  # theirs: "grpc://" without an address, or an error
         else:
-            assert ours == tf_config, call
+            assert ours == answer(TFConfigClusterResolver(), call), call
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,11 @@ from tfos_ml.driver.restarts import RestartPolicy
 PASSING = [errors.NodeLostError, errors.NodeExitError, errors.TrainFnError, errors.InputLostError]
 COMING_AGAIN = [
     errors.NonFiniteTrainingError("the loss is NaN"),
-    errors.NonFiniteValueError("NaN"),
-    errors.LabelRangeError("1 to 5"),
     errors.VersionMismatchError("2.18 and 2.19"),
     errors.CollectiveCallError("out of step"),
     errors.SupersededError("another fit"),
     errors.ParamError("epochs"),
     errors.DestinationError("exportDir"),
-    errors.EmptyDataError("no rows"),
     errors.FitCancelledError("canceled"),
     KeyboardInterrupt(),
 ]

@@ -41,14 +41,7 @@ def shares(size, count, dtype):
     return (values * 10.0 ** np.arange(size)[:, None]).astype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("size", "dtype", "count"),
-    [
-        (2, "float32", 0),
-        (2, "float16", LARGE),
-        (3, "float32", SEGMENTS),
-    ],
-)
+@pytest.mark.parametrize(("size", "dtype", "count"), [(2, "float16", LARGE), (3, "float32", SEGMENTS)])
 def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
     values = shares(size, count, dtype)
     expected = values[0]
@@ -92,15 +85,14 @@ def test_who_does_not_know_the_secret_is_none_of_the_workers():
         list(pool.map(connect, range(2)))
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n" + bytes(100), b"\0" * 68])
-def test_strangers_do_not_disturb(said):
+def test_strangers_do_not_disturb():
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as strangers:
         first = pool.submit(PeerAllReduce.connect, 0, addresses, SECRET, DEADLINE)
-        stranger = connected(addresses[0])
-        stranger.sendall(said)
+        for said in (b"", b"GET / HTTP/1.1\r\n\r\n" + bytes(100), b"\0" * 68):
+            strangers.enter_context(connected(addresses[0])).sendall(said)
         second = pool.submit(PeerAllReduce.connect, 1, addresses, SECRET, DEADLINE)
-        with contextlib.closing(first.result()) as one, contextlib.closing(second.result()) as other, stranger:
+        with contextlib.closing(first.result()) as one, contextlib.closing(second.result()) as other:
             sums = pool.map(lambda mesh: mesh.all_reduce(np.ones(3)), [one, other])
             assert [list(found) for found in sums] == [[2.0] * 3] * 2
 
@@ -140,33 +132,27 @@ class Relay:
             target.shutdown(socket.SHUT_WR)
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
-def relayed(request):
-    """Two workers, between which somebody sits: who, what has both reduce an array, and whether they encrypt."""
+@pytest.mark.parametrize("encrypts", [False, True], ids=["plain", "encrypted"])
+def test_a_sum_that_is_altered_on_its_way_is_none(encrypts):
+    """Red before: the sum was another, and nobody saw it."""
     port, unused = free_ports(2)
     relay = Relay(f"127.0.0.1:{port}")
     ways = [(0, [f"127.0.0.1:{port}", "127.0.0.1:1"]), (1, [relay.address, f"127.0.0.1:{unused}"])]
+    values = np.frombuffer(b"a telling text, ", np.uint8).repeat(10)
+
+    def reduce(mesh):
+        with contextlib.ExitStack() as at_failure:
+            at_failure.callback(mesh.close)  # as a worker's end does, which the other then sees
+            total = mesh.all_reduce(values)
+            at_failure.pop_all()
+            return int(total[0])
+
     with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
-        meshes = list(pool.map(lambda way: PeerAllReduce.connect(*way, SECRET, 4.0, request.param), ways))
+        meshes = list(pool.map(lambda way: PeerAllReduce.connect(*way, SECRET, 4.0, encrypts), ways))
         for mesh in meshes:
             stack.callback(mesh.close)
-
-        def reduce(mesh, values):
-            with contextlib.ExitStack() as at_failure:
-                at_failure.callback(mesh.close)  # as a worker's end does, which the other then sees
-                total = mesh.all_reduce(values)
-                at_failure.pop_all()
-                return total
-
-        yield relay, lambda values: list(pool.map(reduce, meshes, [values] * 2)), request.param
-
-
-def test_a_sum_that_is_altered_on_its_way_is_none(relayed):
-    """Red before: the sum was another, and nobody saw it."""
-    relay, reduce, encrypted = relayed
-    values = np.frombuffer(b"a telling text, ", np.uint8).repeat(LARGE)
-    assert [int(found[0]) for found in reduce(values)] == [2 * ord("a") % 256] * 2
-    assert (b"aaaa" in relay.seen) is not encrypted
-    relay.changes = lambda data: bytes([data[0] ^ 1]) + data[1:]
-    with pytest.raises(PeerLostError, match="altered on its way"):
-        reduce(values)
+        assert list(pool.map(reduce, meshes)) == [2 * ord("a") % 256] * 2
+        assert (b"aaaa" in relay.seen) is not encrypts
+        relay.changes = lambda data: bytes([data[0] ^ 1]) + data[1:]
+        with pytest.raises(PeerLostError, match="altered on its way"):
+            list(pool.map(reduce, meshes))
