@@ -46,7 +46,6 @@ def test_one_row_or_a_batch_in_any_form():
 @pytest.mark.parametrize(
     ("rows", "signature", "error", "text"),
     [
-        ([1, 2, 3], FOUR, errors.ShapeError, r"expects float32\(batch, 4\)"),
         ([[1, 2], [3]], FOUR, errors.ShapeError, r"rows of 1 to 2 elements.*float32\(batch, 4\)"),
         (object(), FOUR, errors.ShapeError, r"cannot be converted.*float32\(batch, 4\)"),
         ({"other": ROW}, FOUR, errors.ColumnNotFoundError, r"\['features'\] are missing. Received: \['other'\]"),

@@ -10,7 +10,7 @@ from node_tasks import make_task
 from tfos_ml import errors
 from tfos_ml.agent import node_events as e
 from tfos_ml.agent.node_identity import identity_of
-from tfos_ml.agent.node_state import NodeState, Phase, ProcessState
+from tfos_ml.agent.node_state import NodeState, ProcessState
 from tfos_ml.common.timeouts import CULPRIT_SECONDS
 from tfos_ml.protocol import messages as m
 from tfos_ml.protocol.addresses import ControlAddress
@@ -96,18 +96,6 @@ def test_a_passive_node_is_ended_when_nothing_is_left_for_it_and_its_grace_is_ov
     nodes.tick(0.2)
     assert nodes.states[rank].process is ProcessState.ENDED_WELL
     assert (nodes.states[rank].ended_at_work is None) is (rank == PS)
-
-
-def test_one_that_only_serves_has_none_and_servers_wait_for_helpers_that_still_work(with_helper):
-    with_helper.handle(0, m.Heartbeat(serves=True))
-    with_helper.handle(0, e.InputOver())
-    with_helper.end(1)
-    assert [state.phase for state in with_helper.states] == [Phase.DRAINING] * 3
-    with_helper.handle(2, m.Heartbeat(serves=True))
-    with_helper.handle(2, e.InputOver())
-    with_helper.tick()
-    assert [state.phase for state in with_helper.states] == [Phase.ENDED] * 3
-    assert [state.ended_at_work for state in with_helper.states] == [None] * 3
 
 
 @pytest.mark.parametrize("has_driver", [True, False])
