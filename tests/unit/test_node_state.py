@@ -11,34 +11,23 @@ from tfos_ml import errors
 from tfos_ml.agent import node_events as e
 from tfos_ml.agent.node_identity import identity_of
 from tfos_ml.agent.node_state import NodeState, ProcessState
-from tfos_ml.common.timeouts import CULPRIT_SECONDS
 from tfos_ml.protocol import messages as m
-from tfos_ml.protocol.addresses import ControlAddress
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import encode_text
-from tfos_ml.protocol.control_messages import ProgressAnswer
 from tfos_ml.protocol.failure import Failure
 from tfos_ml.protocol.grace_periods import GracePeriods
 
-JOIN, HEARTBEAT = 10.0, 30.0
 OWN = Failure(errors.TrainFnError, "the train function raised")
 COLLATERAL = Failure(errors.TrainFnError, "a collective broke", collateral=True)
-CONTROL = ControlAddress("grpc://127.0.0.1:1", "t")
 TIMEOUTS = GracePeriods(worker=3.0, server=1.0, evaluator=2.0)
-
-
-def make_state(template, rank, control):
-    task = make_task(
-        template=template, grace_periods=TIMEOUTS, heartbeat_timeout=HEARTBEAT, control=control, lease=20.0
-    )
-    return NodeState(identity_of(task, rank, "127.0.0.1"), JOIN)
 
 
 class Nodes:
     """All nodes of a cluster, which have met; each has one row more than its rank. The clock stands unless told."""
 
-    def __init__(self, template, control=CONTROL):
-        self.states = [make_state(template, rank, control) for rank in range(template.size)]
+    def __init__(self, template):
+        task = make_task(template=template, grace_periods=TIMEOUTS)
+        self.states = [NodeState(identity_of(task, rank, "127.0.0.1"), 10.0) for rank in range(template.size)]
         self.failures = [None] * len(self.states)
         self._mine = [None] * len(self.states)
         self.now = 0.0
@@ -75,12 +64,6 @@ class Nodes:
         self.tick()
 
 
-@pytest.fixture
-def with_helper():
-    """Ranks: a parameter server, the chief, a worker that works by itself."""
-    return Nodes(make_template(3, num_ps=1, master_node="chief"))
-
-
 PS, CHIEF, EVALUATOR, WORKER = range(4)
 
 
@@ -98,33 +81,17 @@ def test_a_passive_node_is_ended_when_nothing_is_left_for_it_and_its_grace_is_ov
     assert (nodes.states[rank].ended_at_work is None) is (rank == PS)
 
 
-@pytest.mark.parametrize("has_driver", [True, False])
-@pytest.mark.parametrize(("sent", "returncode"), [((COLLATERAL,), 1), ((), -6)], ids=["said so", "SIGABRT"])
-def test_what_may_be_collateral_is_due_once_the_driver_says_so_or_the_culprit_must_have_been_found(
-    sent, returncode, has_driver
-):
-    nodes = Nodes(make_template(2), control=CONTROL if has_driver else None)
-    for message in sent:
-        nodes.handle(0, message)
-    nodes.handle(0, e.ProcessExited(returncode))
-    nodes.tick(HEARTBEAT + CULPRIT_SECONDS - 0.1)
-    assert nodes.failures[0] is None
-    if has_driver:
-        nodes.handle(0, e.DriverSeen(ProgressAnswer(False, counts=True), 0.0, False))
-    nodes.tick(0.2)
-    assert nodes.failures[0] is not None
-
-
 @pytest.mark.parametrize("failure", [COLLATERAL, OWN], ids=["collateral", "own"])
-def test_a_helper_that_breaks_when_the_chief_has_ended_is_no_failure_and_one_that_fails_is(with_helper, failure):
-    with_helper.handle(1, m.Returned())
-    with_helper.handle(1, e.ProcessExited(0))
-    with_helper.tick()
-    with_helper.handle(2, failure)
-    with_helper.handle(2, e.ProcessExited(1))
-    with_helper.tick()
+def test_a_worker_that_breaks_when_the_chief_has_ended_is_no_failure_and_one_that_fails_is(failure):
+    nodes = Nodes(make_template(3, num_ps=1, master_node="chief"))
+    nodes.handle(1, m.Returned())
+    nodes.handle(1, e.ProcessExited(0))
+    nodes.tick()
+    nodes.handle(2, failure)
+    nodes.handle(2, e.ProcessExited(1))
+    nodes.tick()
     if failure is OWN:
-        assert with_helper.failures[2].message == OWN.message
+        assert nodes.failures[2].message == OWN.message
     else:
-        assert with_helper.failures == [None] * 3
-        assert "failed after the chief had ended" in with_helper.states[2].ended_at_work
+        assert nodes.failures == [None] * 3
+        assert "failed after the chief had ended" in nodes.states[2].ended_at_work

@@ -1,6 +1,4 @@
-"""Which failures a fit is begun again after."""
-
-import pytest
+"""Which failures a fit is begun again after; preemptions and their limits are in ``simulation/``."""
 
 from tfos_ml import errors
 from tfos_ml.driver.restarts import RestartPolicy
@@ -33,16 +31,6 @@ def test_what_would_come_again_is_not():
         assert policy.restarts == 0
 
 
-def test_a_python_daemon_that_had_ended_does_not_count_until_nodes_should_have_started(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    policy, ended = RestartPolicy(max_restarts=1, start_seconds=60), errors.PythonDaemonError("ended")
-    assert all(policy.decide(ended).restart for _ in range(20))  # one for each worker that idled
-    assert policy.restarts == 0
-    now[0] += 61
-    assert [policy.decide(ended).restart for _ in range(2)] == [True, False]
-
-
 def test_an_elastic_fit_goes_on_after_each_loss_with_progress_and_thrice_without():
     policy, lost = RestartPolicy(max_restarts=0, is_elastic=True), errors.NodeLostError("gone")
     assert all(policy.decide(lost, has_progressed=True).restart for _ in range(20))
@@ -50,12 +38,3 @@ def test_an_elastic_fit_goes_on_after_each_loss_with_progress_and_thrice_without
     policy = RestartPolicy(max_restarts=0, is_elastic=True)
     assert not policy.decide(errors.TrainFnError("mine"), has_progressed=True).restart
     assert policy.decide(errors.TrainFnError("worker 1 has ended", is_collateral=True)).restart
-
-
-@pytest.mark.parametrize(("elastic", "restarts", "allowed"), [(False, 0, 0), (False, 1, 1), (True, 0, 3), (True, 5, 5)])
-def test_preemptions_count_without_progress(elastic, restarts, allowed):
-    policy, told = RestartPolicy(max_restarts=restarts, is_elastic=elastic), errors.PreemptedError("told to end")
-    goes_on = bool(allowed)
-    assert policy.goes_on_after_preemption == goes_on
-    assert [policy.decide(told, has_progressed=True).restart for _ in range(9)] == [goes_on] * 9
-    assert [policy.decide(told).restart for _ in range(allowed + 1)] == [True] * allowed + [False]

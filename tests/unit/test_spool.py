@@ -107,12 +107,6 @@ class TestFullFilesystems:
         spool.remove(made.all())
         assert [chunk.on_disk for chunk in chunks] == [4 * i >= 7 / 8 * 64 - 4 for i in range(15)]
 
-    def test_without_inodes_for_a_spool_in_shared_memory_there_is_the_disk(self, small, tmp_path, monkeypatch):
-        monkeypatch.setattr(spool, "SHARED_MEMORY", small("size=64m,nr_inodes=1"))  # the root takes one
-        made = spool.create(tmp_path)
-        assert (made.memory, made.disk.parent) == (None, tmp_path)
-        spool.remove(made.all())
-
     def test_shared_memory_that_fills_up_in_mid_write_leaves_no_part_of_a_chunk(
         self, small, tmp_path, published, monkeypatch
     ):

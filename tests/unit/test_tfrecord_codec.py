@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 from hypothesis import given, settings
@@ -11,8 +10,6 @@ from hypothesis import strategies as st
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.feature_types import EXAMPLE, SEQUENCE, columns_of
-from tfos_ml.tfrecord.framing import damaged, find_frames, framed
-from tfos_ml.tfrecord.wire import padded
 
 SCALARS = {
     "i8": pa.int8(),
@@ -164,17 +161,3 @@ def test_features_that_do_not_fit_are_told_by_record():
         found, problems = _read([good, bad.SerializeToString(), good], pa.schema([("n", kind)]))
         assert (len(found), list(problems)) == (3, [1])
         assert reason in problems[1]
-
-
-def test_frames_are_those_of_tensorflow(tmp_path):
-    records = [b"", b"a", b"x" * 1000, bytes(70_000)]
-    with tf.io.TFRecordWriter(f"{tmp_path}/theirs") as writer:
-        for record in records:
-            writer.write(record)
-    written = bytes(framed(pa.array(records, pa.large_binary())))
-    assert written == (tmp_path / "theirs").read_bytes()
-    data = padded(np.frombuffer(written, np.uint8))[: len(written)]
-    frames = find_frames(data)
-    assert (frames.consumed, frames.broken) == (len(written), False)
-    assert [data[a:z].tobytes() for a, z in zip(frames.start, frames.end, strict=True)] == records
-    assert not damaged(data, frames).any()
