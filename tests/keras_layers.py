@@ -58,28 +58,6 @@ def convolutional():
     return model
 
 
-def own_sampling():
-    """A variational autoencoder as the guide of Keras has it, with a seed generator of its own."""
-    import keras
-
-    class Sampling(keras.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            self.generator = keras.random.SeedGenerator(7)
-
-        def call(self, inputs):
-            mean, scale = inputs
-            shape = keras.ops.shape(mean)
-            return mean + keras.ops.exp(0.5 * scale) * keras.random.normal(shape, seed=self.generator)
-
-    x = keras.layers.Input((4,), name="x")
-    hidden = keras.layers.Dense(5, "tanh")(x)
-    z = Sampling()((keras.layers.Dense(2)(hidden), keras.layers.Dense(2)(hidden)))
-    model = keras.Model(x, keras.layers.Dense(1)(z))
-    model.compile(sgd(), "mse")
-    return model
-
-
 def recommender():
     """Several tables, one of them read twice, and Adam."""
     import keras

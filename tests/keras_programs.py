@@ -551,6 +551,8 @@ PROGRAMS = {
     "noisy_positions": (ragged_tokens, noisy_positions),
     "noisy_cell": (ragged_tokens, noisy_cell),
     "float64": (lambda: {**numbers(), "batch": 6}, in_float64),
-    "evaluating_within": (lambda: {**numbers(), "callbacks": evaluating_within}, lambda: small(metrics=["mae"])),
-    "stopping_within": (lambda: {**numbers(), "callbacks": stopping_within}, small),
+    "evaluating_and_stopping_within": (
+        lambda: {**numbers(), "callbacks": lambda: [*evaluating_within(), *stopping_within()]},
+        lambda: small(metrics=["mae"]),
+    ),
 }

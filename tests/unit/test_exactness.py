@@ -24,8 +24,7 @@ OFTEN = [  # each has something that no other, no class in make test's part of t
     "sgd_momentum_clipped",  # clipping by norm, weights of rows and validation rows, regularizers
     "lstm_masked_steps",
     "mean_of_words",  # of texts padded to the longest of a step, of which the last has one row
-    "evaluating_within",
-    "stopping_within",  # a subclass of EarlyStopping that stops within an epoch
+    "evaluating_and_stopping_within",  # callbacks: one evaluates, and a subclass of EarlyStopping stops within an epoch
     "of_the_module",  # optimizers and a network that no model keeps
     "gathered",  # variables of TensorFlow's that only a step knows, and an exchange in a branch
     "thaw",  # a callback that compiles the model again
