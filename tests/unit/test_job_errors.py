@@ -63,12 +63,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("text", "kind", "message"), CASES.values(), ids=CASES)
-def test_spark_says(text, kind, message):
-    error = node_error(RuntimeError(text.format(rank=1)), RUNNING, make_template(2).nodes, HOSTS, None)
-    assert isinstance(error, kind)
-    with pytest.raises(kind, match=f"(?s){message}"):
-        raise error
+def test_spark_says():
+    for text, kind, message in CASES.values():
+        error = node_error(RuntimeError(text.format(rank=1)), RUNNING, make_template(2).nodes, HOSTS, None)
+        with pytest.raises(kind, match=f"(?s){message}"):
+            raise error
 
 
 def test_a_plain_task_that_died_before_any_node_was_heard_of_is_of_the_input():
