@@ -1,7 +1,7 @@
 """What becomes of a node: when it is ended, and which failure is its own.
 
 That every cluster ends, whatever its processes do, is what ``simulation/`` plays; exits of real processes and barriers
-are in ``harness/``.
+are in ``test_node_faults.py``.
 """
 
 import pytest

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tfos_ml.data.casting import TensorInfo
+from tfos_ml.data.schema import ColumnSpec
 from tfos_ml.errors import ModelError
 from tfos_ml.inference.prediction import (
     BINARY,
@@ -10,6 +11,7 @@ from tfos_ml.inference.prediction import (
     LossInfo,
     PredictionSpec,
     classify,
+    label_constraint,
     prediction_spec_of,
 )
 
@@ -32,6 +34,21 @@ def test_the_head_follows_loss_and_output():
         head = prediction_spec_of(LossInfo(loss), output)
         assert head == PredictionSpec(kind)
         assert head.is_classifier == (kind != PLAIN)
+
+
+def test_labels_that_fit_have_a_shape():
+    for loss, label, output in (
+        ("sparse_categorical_crossentropy", (), THREE),
+        ("sparse_categorical_crossentropy", (7,), STEPS),
+        ("categorical_crossentropy", (3,), THREE),
+        ("binary_crossentropy", (1,), ONE),
+        ("binary_crossentropy", (), FLAT),
+        ("mse", (3,), THREE),
+        ("mse", None, UNKNOWN),
+        ("mse", (None,), TensorInfo("float32", (None, None))),
+    ):
+        spec = ColumnSpec("y", "y", "label", "float32", 1 if label is None else len(label))
+        assert label_constraint(spec, LossInfo(loss), "out", output).shape == label
 
 
 def test_one_probability_becomes_two_classes():

@@ -9,13 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from node_tasks import make_task
+from pyspark.sql import types as t
 
 from tfos_ml import errors
 from tfos_ml.agent.feeder import Feeder
+from tfos_ml.data.attributes import check_vector_width, class_count
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, read_chunk
 from tfos_ml.inference.prediction import LossInfo, label_constraint
+from tfos_ml.keras.model.column_checks import check_attributes
 from tfos_ml.protocol.codec import decode, encode
 
 NAN, INF = float("nan"), float("inf")
@@ -87,3 +90,17 @@ def test_labels_that_are_no_class_are_an_error_with_the_range_found(feed):
     assert feed(steps, pa.array([[0, 4, -1], []], lists))[1] == [0, 1]
     with pytest.raises(errors.LabelRangeError, match="from 0 to 5"):
         feed(steps, pa.array([[0, 5, -1]], lists))
+
+
+def test_what_spark_ml_notes_of_columns_is_an_error_before_any_row():
+    def noted(column, **about):
+        return t.StructType([t.StructField(column, t.DoubleType(), True, {"ml_attr": about})])
+
+    vectors = dataclasses.replace(X, kind="vector")
+    names = {"numeric": [{"idx": 0, "name": "a"}], "nominal": [{"idx": 1, "name": "b"}]}
+    with pytest.raises(errors.ShapeError, match=r"vectors of 2 elements \(a, b\), but input 'x' expects .*: 4 in each"):
+        check_vector_width(noted("x", attrs=names), vectors, TensorInfo("float32", (None, 4)))
+    check_vector_width(noted("x", num_attrs=4), vectors, TensorInfo("float32", (None, 4)))
+    assert class_count(noted("y", type="nominal", vals=["a", "b", "__unknown"]), "y") == 2
+    with pytest.raises(errors.LabelRangeError, match=r"'y' has 7 classes .*'out' is .*has 5 classes. Give .* 7 units"):
+        check_attributes(noted("y", type="nominal", num_vals=7), FeedSchema((label(),)), None)

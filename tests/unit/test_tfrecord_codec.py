@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tfos_ml.tfrecord.decoding import decode_records
 from tfos_ml.tfrecord.encoding import encode
 from tfos_ml.tfrecord.feature_types import EXAMPLE, SEQUENCE, columns_of
+from tfos_ml.tfrecord.framing import framed
 
 SCALARS = {
     "i8": pa.int8(),
@@ -161,3 +162,12 @@ def test_features_that_do_not_fit_are_told_by_record():
         found, problems = _read([good, bad.SerializeToString(), good], pa.schema([("n", kind)]))
         assert (len(found), list(problems)) == (3, [1])
         assert reason in problems[1]
+
+
+def test_frames_are_those_of_tensorflow(tmp_path):
+    """That they are read, also in parts, is in ``test_tfrecord_files.py``."""
+    records = [b"", b"a", b"x" * 1000, bytes(70_000)]
+    with tf.io.TFRecordWriter(f"{tmp_path}/theirs") as writer:
+        for record in records:
+            writer.write(record)
+    assert bytes(framed(pa.array(records, pa.large_binary()))) == (tmp_path / "theirs").read_bytes()
