@@ -36,19 +36,8 @@ def tell(*names):
         "descriptors": sorted(descriptors()),
         "handlers": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGINT)],
         "threads": threading.active_count(),
-        "tensorflow": "tensorflow" in sys.modules,
     }
     print(json.dumps({name: known[name] for name in names}))
-
-
-def change_tensorflow():
-    """Change what TensorFlow and Keras keep for the whole process, and tell what that was before."""
-    import keras
-    import tensorflow as tf
-
-    print(tf.config.get_soft_device_placement(), keras.config.floatx(), len(tf.config.list_logical_devices("CPU")))
-    tf.config.set_soft_device_placement(False)
-    keras.config.set_floatx("float64")
 
 
 def end(code):

@@ -20,42 +20,40 @@ def sequential(*layers, loss="mse"):
     return model
 
 
-class TestLosses:
-    def test_of_the_user_are_known_for_such(self):
-        def binary_crossentropy(y, p):
+def test_losses_of_the_user_are_known_for_such():
+    def binary_crossentropy(y, p):
+        return y - p
+
+    class Own(keras.losses.Loss):
+        def call(self, y, p):
             return y - p
 
-        class Own(keras.losses.Loss):
-            def call(self, y, p):
-                return y - p
-
-        assert describe(sequential(loss=binary_crossentropy)).losses == {
-            "": LossInfo("binary_crossentropy", from_keras=False)
-        }
-        assert describe(sequential(loss=Own())).losses == {"": LossInfo("Own", from_keras=False)}
+    assert describe(sequential(loss=binary_crossentropy)).losses == {
+        "": LossInfo("binary_crossentropy", from_keras=False)
+    }
+    assert describe(sequential(loss=Own())).losses == {"": LossInfo("Own", from_keras=False)}
 
 
-class TestPreprocessing:
-    @pytest.mark.parametrize(
-        ("kind", "dtype", "needed"),
-        [
-            ("StringLookup", "string", {"vocabulary": ["a", "b"]}),
-            ("Discretization", "float32", {"bin_boundaries": [0.0, 1.0]}),
-        ],
-    )
-    def test_layers_need_a_vocabulary_or_boundaries(self, kind, dtype, needed):
-        for options in ({}, needed):
-            known = dict(options) if options or kind != "Discretization" else {"num_bins": 3}
-            layer = getattr(keras.layers, kind)(name="layer", **known)
-            x = keras.layers.Input((1,), dtype=dtype)
-            model = keras.Model(x, layer(x))
-            model.compile("sgd", "mse")
-            found = describe(model)
-            assert found.not_adapted == ([] if options else ["layer"])
-            found.check_adapted(["layer"])
-            if not options:
-                with pytest.raises(ModelError, match=r"layers \['layer'\] have not been adapted\. Set adaptLayers"):
-                    found.check_adapted([])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "needed"),
+    [
+        ("StringLookup", "string", {"vocabulary": ["a", "b"]}),
+        ("Discretization", "float32", {"bin_boundaries": [0.0, 1.0]}),
+    ],
+)
+def test_layers_need_a_vocabulary_or_boundaries(kind, dtype, needed):
+    for options in ({}, needed):
+        known = dict(options) if options or kind != "Discretization" else {"num_bins": 3}
+        layer = getattr(keras.layers, kind)(name="layer", **known)
+        x = keras.layers.Input((1,), dtype=dtype)
+        model = keras.Model(x, layer(x))
+        model.compile("sgd", "mse")
+        found = describe(model)
+        assert found.not_adapted == ([] if options else ["layer"])
+        found.check_adapted(["layer"])
+        if not options:
+            with pytest.raises(ModelError, match=r"layers \['layer'\] have not been adapted\. Set adaptLayers"):
+                found.check_adapted([])
 
 
 def test_the_output_of_a_predict_step_is_not_explained_by_the_loss():

@@ -1,7 +1,7 @@
-"""The door of a node: who may hand in rows, which of them count, and how long anybody waits."""
+"""The door of a node: which rows it takes, and how long anybody waits."""
 
 import threading
-from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -17,38 +17,22 @@ from tfos_ml.protocol import transport
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.control_client import ControlClient
 from tfos_ml.protocol.control_messages import InferRows, PutPartition
-from tfos_ml.protocol.messages import Message
 from tfos_ml.protocol.transport import command, connect
 
 TOKEN = "the run's token"
 
 
-class Node:
-    """An inlet with its endpoint and a driver; the TensorFlow process is played by the test."""
-
-    def __init__(self, directory: Path):
-        self.sent: list[Message] = []
-        self.driver = ControlServer("127.0.0.1", make_template(1), lambda: True)
-        self.driver.feeds.open(1)
-        self._client = ControlClient(self.driver.address)
-        directories = spool.SpoolDirectories(None, directory)
-        self.inlet = RowReceiver(directories, self.sent.append)
-        self.claims = GrantClient(self._client, 20.0)
-        self.endpoint = RowServer(self.inlet, "127.0.0.1", TOKEN, self.claims)
-        self.directory = directory
-
-    def close(self):
-        self.inlet.close()
-        self.endpoint.close()
-        self._client.close()
-        self.driver.close()
-
-
 @pytest.fixture
 def node(tmp_path):
-    node = Node(tmp_path)
-    yield node
-    node.close()
+    """A receiver with its server and a driver; the TensorFlow process is played by the test."""
+    driver, sent = ControlServer("127.0.0.1", make_template(1), lambda: True), []
+    driver.feeds.open(1)
+    client = ControlClient(driver.address)
+    claims, receiver = GrantClient(client, 20.0), RowReceiver(spool.SpoolDirectories(None, tmp_path), sent.append)
+    server = RowServer(receiver, "127.0.0.1", TOKEN, claims)
+    yield SimpleNamespace(sent=sent, receiver=receiver, claims=claims, server=server)
+    for part in (receiver, server, client, driver):
+        part.close()
 
 
 def message(rows, block):
@@ -81,16 +65,16 @@ def put(client, *messages):
             pass
 
 
-def test_malformed_blocks_are_refused_and_nobody_hangs(node):
+def test_malformed_blocks_are_refused_and_nobody_hangs(node, tmp_path):
     for wrong in MALFORMED:
-        with connect(node.endpoint.location, TOKEN) as client:
+        with connect(node.server.location, TOKEN) as client:
             with pytest.raises(pa.ArrowInvalid, match="malformed block"):
                 put(client, wrong)
             assert node.sent == []
-            assert not list(node.directory.iterdir())
-    with connect(node.endpoint.location, TOKEN) as client:
+            assert not list(tmp_path.iterdir())
+    with connect(node.server.location, TOKEN) as client:
         put(client, message(3, block_of([1, 2, 3])), blocks.END)
-    assert node.inlet.progress()["rows"] == 3
+    assert node.receiver.progress()["rows"] == 3
 
 
 @pytest.fixture

@@ -8,13 +8,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from keras_programs import (
-    batch_normalized,
-    loss_of_own_step,
-    numbers,
-    small,
-    unlabeled_images,
-)
+from keras_programs import batch_normalized, loss_of_own_step, numbers, small, unlabeled_images
 from keras_worker import worker_context
 from wrong_programs import ERROR, ROWS, WRONG, clipped_by_hand, counting
 

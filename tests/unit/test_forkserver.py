@@ -15,7 +15,7 @@ from conftest import ends, lives, wait_until
 from tfos_ml.agent import fork_client
 from tfos_ml.agent.child_process import child_environment
 from tfos_ml.agent.fork_client import ForkedProcess, ForkServerRef, start_process
-from tfos_ml.inference.tensorflow_import import PRELOADS, USES_KERAS
+from tfos_ml.inference.tensorflow_import import PRELOADS
 from tfos_ml.worker.fork_server import NO_MARKER
 
 pytestmark = pytest.mark.slow
@@ -38,9 +38,9 @@ def start(owner, tmp_path):
     """Starts a function of ``forked.py``; what it prints is in a file."""
     started = []
 
-    def start(function, *arguments, environment=(), idle_seconds=300.0, marker=NO_MARKER, **more):
+    def start(function, *arguments, environment=(), idle_seconds=300.0, **more):
         output = tmp_path / f"output-{len(started)}"
-        variables = child_environment(marker, 1, {PRELOADS: "0", **dict(environment)})
+        variables = child_environment(NO_MARKER, 1, {PRELOADS: "0", **dict(environment)})
         with open(os.devnull, "rb") as nothing, open(output, "wb") as file:
             fork_server = ForkServerRef(owner.pid, idle_seconds)
             process = start_process(
@@ -157,13 +157,3 @@ class TestFreshInstead:
         program = f"import socket; s = socket.socket(1); s.connect({str(directory / 'socket')!r}); print(s.recv(9))"
         done = subprocess.run(["/usr/bin/python3", "-c", program], user=65534, capture_output=True, timeout=DEADLINE)
         assert done.stdout == b"b''\n", done.stderr
-
-
-@pytest.mark.slow
-class TestTensorFlow:
-    KERAS = ((USES_KERAS, "1"),)
-
-    def test_is_there_and_what_one_changes_is_not_seen_by_the_next(self, start):
-        assert told(start, "tensorflow", environment=self.KERAS)["tensorflow"]
-        first, second = (run(start, "change_tensorflow", environment=self.KERAS) for _ in range(2))
-        assert first == second == "True float32 1\n"

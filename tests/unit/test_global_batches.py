@@ -24,17 +24,16 @@ def steps_of(places, total, batch, seed=None, epoch=0):
     return np.split(places[plan.order], np.cumsum(plan.sizes)[:-1])
 
 
-class TestGlobalBatches:
-    @pytest.mark.parametrize("workers", [2, 50])
-    @pytest.mark.parametrize("seed", [None, SEED])
-    def test_a_step_has_the_same_rows_for_any_number_of_workers(self, workers, seed):
-        """And each row comes once an epoch, as it does in those of one worker."""
-        for epoch, batch in itertools.product(range(3), [1, 8, TOTAL, 1000]):
-            alone = steps_of(np.arange(TOTAL), TOTAL, batch, seed, epoch)
-            assert sorted(np.concatenate(alone)) == list(range(TOTAL))
-            together = [steps_of(places, TOTAL, batch, seed, epoch) for places in shares(workers)]
-            for number, rows in enumerate(alone):
-                assert sorted(np.concatenate([worker[number] for worker in together])) == sorted(rows)
+@pytest.mark.parametrize("workers", [2, 50])
+@pytest.mark.parametrize("seed", [None, SEED])
+def test_a_step_has_the_same_rows_for_any_number_of_workers(workers, seed):
+    """And each row comes once an epoch, as it does in those of one worker."""
+    for epoch, batch in itertools.product(range(3), [1, 8, TOTAL, 1000]):
+        alone = steps_of(np.arange(TOTAL), TOTAL, batch, seed, epoch)
+        assert sorted(np.concatenate(alone)) == list(range(TOTAL))
+        together = [steps_of(places, TOTAL, batch, seed, epoch) for places in shares(workers)]
+        for number, rows in enumerate(alone):
+            assert sorted(np.concatenate([worker[number] for worker in together])) == sorted(rows)
 
 
 def test_dense_places_are_the_numbers_of_marked_rows_below():

@@ -19,39 +19,35 @@ from tfos_ml.driver.control_server import ControlServer
 from tfos_ml.driver.partitions import Partitions
 from tfos_ml.protocol import results, transport
 from tfos_ml.protocol.cluster_template import make_template
-from tfos_ml.protocol.control_messages import (
-    GRANTED,
-    PENDING,
-    TAKEN,
-    SendResults,
-)
+from tfos_ml.protocol.control_messages import GRANTED, PENDING, TAKEN, SendResults
 from tfos_ml.protocol.failure import find_failure
 
 DEADLINE = 60.0
 
 
-class TestClaims:
-    @pytest.fixture
-    def claims(self):
-        claims = Partitions()
-        claims.open(1, {})
-        return claims
+@pytest.fixture
+def claims():
+    claims = Partitions()
+    claims.open(1, {})
+    return claims
 
-    def test_the_same_claimant_is_granted_again_and_others_wait_then_are_refused(self, claims):
-        assert [claims.claim(1, 0, who) for who in "aab"] == [GRANTED, GRANTED, PENDING]
-        for _ in range(2):
-            claims.commit(1, 0, "a", 10)
-        assert [claims.claim(1, 0, who) for who in "ab"] == [GRANTED, TAKEN]
-        assert (claims.committed(1), claims.is_settled(1)) == ({0: 10}, True)
 
-    def test_a_grant_that_is_released_goes_to_the_next_and_never_comes_back(self, claims):
-        claims.claim(1, 0, "a")
-        assert not claims.is_settled(1)
-        for _ in range(2):
-            claims.release(1, 0, "a")
-        assert [claims.claim(1, 0, who) for who in "aba"] == [TAKEN, GRANTED, TAKEN]
-        with pytest.raises(ValueError, match="not been granted"):
-            claims.commit(1, 0, "a", 10)
+def test_the_same_claimant_is_granted_again_and_others_wait_then_are_refused(claims):
+    assert [claims.claim(1, 0, who) for who in "aab"] == [GRANTED, GRANTED, PENDING]
+    for _ in range(2):
+        claims.commit(1, 0, "a", 10)
+    assert [claims.claim(1, 0, who) for who in "ab"] == [GRANTED, TAKEN]
+    assert (claims.committed(1), claims.is_settled(1)) == ({0: 10}, True)
+
+
+def test_a_grant_that_is_released_goes_to_the_next_and_never_comes_back(claims):
+    claims.claim(1, 0, "a")
+    assert not claims.is_settled(1)
+    for _ in range(2):
+        claims.release(1, 0, "a")
+    assert [claims.claim(1, 0, who) for who in "aba"] == [TAKEN, GRANTED, TAKEN]
+    with pytest.raises(ValueError, match="not been granted"):
+        claims.commit(1, 0, "a", 10)
 
 
 # Results
