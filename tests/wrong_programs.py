@@ -44,6 +44,28 @@ def hardest_rows():
     return small(model_class=Own)
 
 
+def counting_its_own_loss():
+    """After keras.io's masked language model: ``metrics`` has a mean of the program's own, and none of Keras's."""
+    import keras
+    from keras import ops
+
+    class Masked(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            losses = ops.square(ops.reshape(y, (-1, 1)) - y_pred)
+            tracker.update_state(losses)
+            return ops.sum(losses)
+
+        def compute_metrics(self, x, y, y_pred, sample_weight=None):
+            return {"loss": tracker.result()}
+
+        @property
+        def metrics(self):
+            return [tracker]
+
+    tracker = keras.metrics.Mean(name="loss")
+    return small(model_class=Masked)
+
+
 def assigning(update):
     """A layer that assigns a variable from the rows of each batch."""
     import keras
@@ -144,6 +166,7 @@ def of_tensorflow():
 WRONG = {  # the program, and what is said
     "layer: mixes neighboring rows": (mixing, ERROR),
     "step: hardest rows": (hardest_rows, ERROR),
+    "metrics: a mean of its own": (counting_its_own_loss, EXACT),
     "step: clips gradients by hand": (clipped_by_hand, "Their norm is 0.01 on all rows, 0.01 and 0.01 on the shares"),
     "step: compares rows once a callback says so": (from_warm_up, ERROR),
     "step: an optimizer of TensorFlow's": (of_tensorflow, f"{ERROR}. A training step changes the weights"),

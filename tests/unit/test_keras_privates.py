@@ -99,6 +99,7 @@ def test_losses_of_outputs_are_those_that_are_computed(model):
 
 def test_means_of_the_losses_of_several_outputs(model):
     assert [metric.name for metric in privates.metrics_of_losses(model)] == ["one_loss", "two_loss"]
+    assert [mean.name for mean in privates.means_of_losses(model)] == ["loss", "one_loss", "two_loss"]
 
 
 def test_all_layers_are_those_of_nested_models_each_once():

@@ -51,6 +51,11 @@ def metrics_of_losses(model: Any) -> list[Any]:
     return list(getattr(model._compile_loss, "metrics", ()))
 
 
+def means_of_losses(model: Any) -> list[Any]:
+    """The mean of the whole loss, and those of outputs: a step counts them, also if ``metrics`` has none of them."""
+    return [model._loss_tracker, *metrics_of_losses(model)]
+
+
 def check_compiled(model: Any, outputs: Any) -> None:
     """Raise the error that Keras raises at the start of training if losses or metrics do not match a model's outputs.
 

@@ -80,7 +80,9 @@ class KerasEstimator(KerasEstimatorConstructor, KerasParams, ClusterEstimator):
     ----------
     model : keras.Model or callable
         A compiled model, which is copied and never changed, or a function that returns one. Every node calls the
-        function as ``model(**modelArgs)``.
+        function as ``model(**modelArgs)``. A copy is what ``keras.models.load_model`` makes of a saved model: if a
+        layer draws constants that are no weights, such as a mask by NumPy in ``__init__``, the copy has other ones.
+        Make such models in a function.
     callbacks : list of keras.callbacks.Callback, optional
         Callbacks, which are pickled with cloudpickle. They run on every worker with the same logs. Callbacks that
         write files (ModelCheckpoint, TensorBoard, CSVLogger, and any with ``chief_only = True``) run on the chief

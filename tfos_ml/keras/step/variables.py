@@ -68,9 +68,10 @@ class TrainingVariables:
     @cached_property
     def unknown_to_keras(self) -> list[tf.Variable]:
         """TensorFlow's variables of the program, which Keras neither trains nor saves."""
-        known = {id(v.value) for v in [*self.model.variables, *self.of_optimizers, *metric_variables(self.model)]}
-        known |= {id(v.value) for v in self.seeds}
-        return [v for v in _each_once([*_kept_in_layers(self.model), *self._written]) if id(v) not in known]
+        known = [*self.model.variables, *self.of_optimizers, *self.seeds, *metric_variables(self.model)]
+        known += [variable for mean in privates.means_of_losses(self.model) for variable in mean.variables]
+        ids = {id(variable.value) for variable in known}
+        return [v for v in _each_once([*_kept_in_layers(self.model), *self._written]) if id(v) not in ids]
 
     @property
     def of_program(self) -> list[Any]:
