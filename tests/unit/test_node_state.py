@@ -4,14 +4,17 @@ That every cluster ends, whatever its processes do, is what ``simulation/`` play
 are in ``test_node_faults.py``.
 """
 
+import socket
+
 import pytest
 from node_tasks import make_task
 
 from tfos_ml import errors
 from tfos_ml.agent import node_events as e
-from tfos_ml.agent.node_identity import identity_of
+from tfos_ml.agent.node_identity import NodeInfo, identity_of, read_infos
 from tfos_ml.agent.node_state import NodeState, ProcessState
 from tfos_ml.protocol import messages as m
+from tfos_ml.protocol.channel import Channel
 from tfos_ml.protocol.cluster_template import make_template
 from tfos_ml.protocol.codec import encode_text
 from tfos_ml.protocol.failure import Failure
@@ -95,3 +98,17 @@ def test_a_worker_that_breaks_when_the_chief_has_ended_is_no_failure_and_one_tha
     else:
         assert nodes.failures == [None] * 3
         assert "failed after the chief had ended" in nodes.states[2].ended_at_work
+
+
+def test_nodes_and_processes_of_other_versions_are_named():
+    versions = enumerate(("2.18", "2.19"))
+    infos = [encode_text(NodeInfo(rank, f"worker:{rank}", "h", 1, {"tensorflow": v}, 1)) for rank, v in versions]
+    with pytest.raises(
+        errors.VersionMismatchError, match="versions of tensorflow: {'worker:0 on h': '2.18', 'worker:1"
+    ):
+        read_infos(infos)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b"hello\n")
+        with pytest.raises(errors.VersionMismatchError, match="Install the same version of tfos_ml"):
+            list(Channel(ours))
