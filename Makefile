@@ -49,7 +49,7 @@ test: install
 
 # What needs no Spark, no JVM and little time.
 test-fast: install
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not chaos and not soak and not slow' tests/unit tests/harness
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not chaos and not soak and not slow' tests/unit
 
 # The tests that cross every layer, on the lowest versions that setup.cfg allows (noxfile.py), but for those that start
 # executors: what these add are Spark's own processes, and test-matrix has them.
@@ -68,8 +68,8 @@ test-matrix: install
 # With a seed, random faults in random programs instead: make chaos SEED=1 MINUTES=60 (tests/chaos).
 CHAOS_zoo := tests/unit/test_zoo.py
 CHAOS_simulation := tests/simulation
-CHAOS_faults := tests/chaos tests/harness tests/ledger $(wildcard tests/e2e/*fault*.py tests/e2e/test_elastic.py)
-CHAOS_places := tests/cluster tests/differential $(filter-out $(CHAOS_faults),$(wildcard tests/e2e/test_*.py))
+CHAOS_faults := tests/chaos $(wildcard tests/e2e/*fault*.py tests/e2e/test_elastic.py)
+CHAOS_places := tests/cluster $(filter-out $(CHAOS_faults),$(wildcard tests/e2e/test_*.py))
 CHAOS_ALL := $(CHAOS_zoo) $(CHAOS_simulation) $(CHAOS_faults) $(CHAOS_places)
 CHAOS_programs := tests $(CHAOS_ALL:%=--ignore=%)
 PART ?=
