@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+import standalone
 from conftest import JVM_OPTIONS, wait_until
 from drawn_runs import CONNECT, HOSTS, NAT, SPECULATION, STANDALONE
 from namespaces import Network
 from object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from standalone import Standalone, descendants
 
-START_SECONDS, LOOK_SECONDS, END_SECONDS = 180.0, 20.0, 20.0
+START_SECONDS, LOOK_SECONDS = 180.0, 20.0
 LEASE = 5
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -54,54 +52,23 @@ SPECULATES = {
 
 PRIVATE = "10.78.0.2"  # the driver's address behind NAT, and its ports
 BEHIND_NAT = {"spark.driver.port": 24300, "spark.driver.blockManager.port": 24301, "spark.tfos_ml.port": 24302}
-FITS_AT_ONCE = 4  # of a search, a port each
 CLUSTER = Path(__file__).parents[1] / "cluster"
 
 SERVERS = ("java", "daemon", "tfos_ml.worker.fork_server")
 
 
-class Driver:
-    """A driver process, its requests and answers."""
+class Driver(standalone.Driver):
+    """A driver process that runs ``programs.py``."""
 
     def __init__(self, settings: dict[str, str], log: Path, prefix: Sequence[str], environment: dict[str, str]):
-        self.log = log
-        command = [*prefix, sys.executable, str(Path(__file__).parent / "programs.py"), json.dumps(settings)]
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                start_new_session=True,
-                env={**os.environ, **environment},
-            )
-        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        super().__init__(Path(__file__).with_name("programs.py"), settings, log, prefix, environment)
         started = self.answer(START_SECONDS)
         if started is None:
-            raise RuntimeError(f"the driver did not start: {log.read_text()[-3000:]}")
+            raise RuntimeError(f"the driver did not start: {self.logged()}")
         self.pid: int = started["pid"]
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as stream:
-            for line in stream:
-                self._answers.put(json.loads(line))
-        self._answers.put(None)
-
     def tell(self, do: str, **content: Any) -> None:
-        """Send a request."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            print(json.dumps({"do": do, **content}), file=self.process.stdin, flush=True)
-
-    def answer(self, seconds: float) -> dict[str, Any] | None:
-        """The next answer; None if the process has ended. Raises ``TimeoutError``."""
-        try:
-            return self._answers.get(timeout=seconds) if seconds > 0 else self._answers.get_nowait()
-        except queue.Empty:
-            raise TimeoutError from None
+        self.send(do=do, **content)
 
     def look(self) -> dict[str, Any]:
         """Threads and jobs of the process."""
@@ -118,30 +85,15 @@ class Driver:
         return self.log.read_text(errors="replace")[before:]
 
     def processes(self) -> list[psutil.Process]:
-        """The process and all below it."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return [psutil.Process(self.pid), *descendants(self.pid)]
         return []
 
     def ports(self) -> set[int]:
-        """Ports that it listens on."""
         with contextlib.suppress(psutil.Error):
             connections = psutil.Process(self.pid).net_connections(kind="inet")
             return {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN}
         return set()
-
-    def close(self) -> None:
-        """End it, and what it has started."""
-        below = self.processes()
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(END_SECONDS)
-        for process in below:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.process.wait(END_SECONDS)
 
 
 class Place:
@@ -217,8 +169,7 @@ class Place:
         assert self._cluster is not None
         self.network.add_behind("d", gateway="g", address=PRIVATE)
         gateway, log = self.network.addresses["g"], self._directory / "forwarder.txt"
-        forwarded = [*BEHIND_NAT.values(), *(max(BEHIND_NAT.values()) + n for n in range(1, FITS_AT_ONCE))]
-        command = [sys.executable, str(CLUSTER / "forwarder.py"), gateway, PRIVATE, *map(str, forwarded)]
+        command = [sys.executable, str(CLUSTER / "forwarder.py"), gateway, PRIVATE, *map(str, BEHIND_NAT.values())]
         self._cluster.start([*self.network.within("g"), *command], log)
         assert wait_until(lambda: "ready" in log.read_text(), START_SECONDS)
         ports = {name: str(port) for name, port in BEHIND_NAT.items()}
@@ -226,7 +177,7 @@ class Place:
             **ports,
             "spark.driver.host": gateway,
             "spark.driver.bindAddress": PRIVATE,
-            "spark.port.maxRetries": str(FITS_AT_ONCE - 1),
+            "spark.port.maxRetries": "0",
         }
 
     def all_processes(self) -> list[psutil.Process]:
@@ -240,19 +191,15 @@ class Place:
         return found
 
     def states(self) -> str:
-        """What each process is doing, and where its threads are if py-spy is installed."""
         lines = []
         for process in self.all_processes():
-            with contextlib.suppress(psutil.Error, OSError, subprocess.SubprocessError):
+            with contextlib.suppress(psutil.Error, OSError):
                 waits_in = Path(f"/proc/{process.pid}/wchan").read_text()
                 seconds = sum(process.cpu_times()[:2])
                 command = " ".join(process.cmdline())[:120]
                 lines.append(
                     f"{process.pid} of {process.ppid()}: {process.status()} in {waits_in}, {seconds:.1f} s, {command}"
                 )
-                if shutil.which("py-spy"):
-                    dump = ["py-spy", "dump", "--nonblocking", "--pid", str(process.pid)]
-                    lines.append(subprocess.run(dump, capture_output=True, text=True, timeout=20).stdout)
         return "\n".join(lines)
 
     def strangers(self, before: set[int]) -> dict[int, str]:
@@ -275,7 +222,6 @@ class Place:
         return sorted(found, key=lambda process: process.pid)
 
     def close(self) -> None:
-        """End all."""
         if hasattr(self, "driver"):
             self.driver.close()
         with contextlib.suppress(AssertionError):  # what it has left is killed below

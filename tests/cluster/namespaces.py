@@ -87,7 +87,6 @@ class Network:
         self._queue(name, "tbf", *shape)
 
     def speed_up(self, name: str) -> None:
-        """Undo that."""
         self._queue(name, "pfifo")
 
     def _queue(self, name: str, *kind: str) -> None:
@@ -95,7 +94,6 @@ class Network:
         subprocess.run([*self.within("bridge"), *command], check=True, capture_output=True, text=True)
 
     def close(self) -> None:
-        """Delete it all."""
         while self._namespaces:
             ip("netns", "del", self._namespace(self._namespaces.pop()))
 

@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -125,7 +124,6 @@ class Standalone:
     def start(
         self, command: Sequence[str], log: Path, variables: dict[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process of the cluster."""
         environment = {**self.environment(), "SPARK_LOCAL_IP": self.address, **(variables or {})}
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -158,7 +156,6 @@ class Standalone:
         }
 
     def environment(self) -> dict[str, str]:
-        """Environment of all processes of the cluster."""
         paths = [str(Path(__file__).parent), os.environ["PYTHONPATH"]]
         return {
             **os.environ,
@@ -177,10 +174,16 @@ class Standalone:
     def wait_for_workers(self) -> None:
         assert wait_until(lambda: all(w.has_registered() for w in self.workers), START_SECONDS), self.logs()
 
-    def driver(self, **conf: Any) -> Driver:
+    def driver(self, within: Sequence[str] = (), **conf: Any) -> Driver:
         """Start a driver program with a Spark session; dots of settings are written as underscores."""
         settings = with_dots(conf)
-        driver = Driver(self, self._prefix, settings if "spark.remote" in settings else {**self.settings(), **settings})
+        driver = Driver(
+            Path(__file__).with_name("driver_programs.py"),
+            settings if "spark.remote" in settings else {**self.settings(), **settings},
+            self.directory / f"driver-{len(self._drivers)}.log",
+            within or self._prefix,
+            {**self.environment(), "SPARK_LOCAL_IP": self.address},
+        )
         self._drivers.append(driver)
         return driver
 
@@ -194,10 +197,6 @@ class Standalone:
         self.start(command, log)
         port = found_in(log, r"Spark Connect server started at: \S+:(\d+)\n")
         return f"sc://{self.address}:{port}"
-
-    def worker_of(self, pid: int) -> Worker:
-        """The worker below which a process runs."""
-        return next(w for w in self.workers if any(p.pid == pid for p in descendants(w.process.pid)))
 
     def processes(self) -> list[psutil.Process]:
         """All processes that carry the cluster's variable."""
@@ -232,73 +231,85 @@ class Standalone:
         self.close()
 
 
-class Outcome(dict[str, Any]):
-    """How a program of the driver ended: ``result``, or ``error`` and ``message``; and ``seconds``."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self.get(name)
-
-    def __repr__(self) -> str:
-        return "\n".join(f"{name}: {str(value)[:800]}" for name, value in self.items())
-
-
 class Driver:
-    """A process with a Spark session, that runs the programs of ``driver_programs.py`` one after the other."""
+    """A process that runs programs, one after the other: their beginnings and ends are lines of JSON.
 
-    def __init__(self, cluster: Standalone, prefix: Sequence[str], conf: dict[str, str]):
-        self._log = cluster.directory / f"driver-{uuid.uuid4().hex[:6]}.log"
-        command = [*prefix, sys.executable, str(Path(__file__).parent / "driver_programs.py"), json.dumps(conf)]
-        with self._log.open("wb") as log:
+    Parameters
+    ----------
+    script : Path
+        What it runs, with its Spark settings as the argument.
+    log : Path
+        Where it writes what else it has to say.
+    prefix : sequence of str
+        What the command is prefixed with.
+    """
+
+    def __init__(
+        self, script: Path, settings: dict[str, str], log: Path, prefix: Sequence[str], environment: dict[str, str]
+    ):
+        self.log = log
+        with log.open("ab") as output:
             self.process = subprocess.Popen(
-                command,
-                env={**cluster.environment(), "SPARK_LOCAL_IP": cluster.address},
+                [*prefix, sys.executable, str(script), json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=output,
                 text=True,
                 start_new_session=True,
+                env={**os.environ, **environment},
             )
-        self._outcomes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as stream:
             for line in stream:
-                self._outcomes.put(line)
-        self._outcomes.put(None)
+                self._answers.put(json.loads(line))
+        self._answers.put(None)
+
+    def send(self, **request: Any) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+
+    def answer(self, seconds: float) -> dict[str, Any] | None:
+        """The next answer; None if the process has ended. Raises ``TimeoutError``."""
+        try:
+            return self._answers.get(timeout=seconds) if seconds > 0 else self._answers.get_nowait()
+        except queue.Empty:
+            raise TimeoutError from None
 
     def begin(self, program: str, **arguments: Any) -> None:
-        """Start a program; :meth:`outcome` tells how it ended."""
-        assert self.process.stdin is not None
-        print(json.dumps({"program": program, "arguments": arguments}), file=self.process.stdin, flush=True)
+        """Start a program of ``driver_programs.py``; :meth:`outcome` tells how it ended."""
+        self.send(program=program, arguments=arguments)
 
-    def outcome(self, timeout: float = START_SECONDS) -> Outcome:
+    def outcome(self) -> dict[str, Any]:
         """How the program ended that was begun first."""
-        try:
-            line = self._outcomes.get(timeout=timeout)
-        except queue.Empty:
-            raise AssertionError(f"no outcome within {timeout:g} s: {self.log()[-3000:]}") from None
-        assert line is not None, f"the driver died: {self.log()[-3000:]}"
-        return Outcome(json.loads(line))
+        outcome = self.answer(3 * START_SECONDS)
+        assert outcome is not None, f"the driver died: {self.logged()}"
+        return outcome
 
-    def run(self, program: str, timeout: float = START_SECONDS, **arguments: Any) -> Outcome:
-        """Run a program to its end."""
+    def run(self, program: str, **arguments: Any) -> dict[str, Any]:
         self.begin(program, **arguments)
-        return self.outcome(timeout)
+        return self.outcome()
 
-    def log(self) -> str:
-        return self._log.read_text()
+    def logged(self) -> str:
+        return self.log.read_text(errors="replace")[-3000:]
 
     def close(self) -> None:
-        """End it at once."""
+        """End it, and what it has started."""
+        below = [*descendants(self.process.pid)]
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
-        self._reader.join(10)
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()  # type: ignore[union-attr]
+        for process in below:
+            kill(process)
+        self.process.wait(END_SECONDS)
 
 
 def with_dots(conf: dict[str, Any]) -> dict[str, str]:
@@ -312,14 +323,6 @@ def found_in(log: Path, pattern: str) -> str:
     found = re.search(pattern, log.read_text())
     assert found is not None
     return found[1]
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process has ended, even if its parent has not taken note of it."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def kill(process: psutil.Process) -> None:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,7 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 550
 ROWS, EPOCHS = 400, 4
 PROGRAM = """
-import json, sys, time
-import keras
+import json, sys
 import mlflow
 from pyspark.sql import SparkSession
 import tfos_ml.mlflow
@@ -28,13 +26,6 @@ from tfos_ml import KerasEstimator
 
 settings, archive, store = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
 rows, epochs = map(int, sys.argv[4:])
-times = {}
-
-def timed(name, action):
-    began = time.monotonic()
-    result = action()
-    times[name] = round(time.monotonic() - began, 1)
-    return result
 
 def model():
     import keras
@@ -44,31 +35,27 @@ def model():
     return network
 
 def packages(batches):
-    import pyarrow, socket, sys, tensorflow
+    import pyarrow, tensorflow
     for _ in batches:
         pass
     yield pyarrow.record_batch([[tensorflow.__file__]], ["where"])
 
 spark = SparkSession.builder.config(map=settings).getOrCreate()
 if "spark.remote" in settings:
-    timed("addArtifact", lambda: spark.addArtifact(archive + "#environment", archive=True))
+    spark.addArtifact(archive + "#environment", archive=True)
     spark.conf.set("spark.sql.execution.pyspark.python", "./environment/bin/python")
 mlflow.set_tracking_uri(store)
 tfos_ml.mlflow.autolog()
-where = spark.range(0, 2, 1, 2).mapInArrow(packages, "where string", barrier=True)
-found = timed("first job", where.collect)
+where = spark.range(0, 2, 1, 2).mapInArrow(packages, "where string", barrier=True).collect()
 df = spark.range(0, rows, 1, 4).selectExpr("array(id / 400) AS features", "id / 200 AS label")
-estimator = KerasEstimator(model=model, clusterSize=2, epochs=epochs, seed=7, verbose=0)
-fitted = timed("fit", lambda: estimator.fit(df))
-timed("second fit", lambda: estimator.fit(df))
-scored = timed("transform", lambda: fitted.transform(df).filter("prediction IS NOT NULL").count())
+fitted = KerasEstimator(model=model, clusterSize=2, epochs=epochs, seed=7, verbose=0).fit(df)
+scored = fitted.transform(df).filter("prediction IS NOT NULL").count()
 run = mlflow.search_runs(search_all_experiments=True, output_format="list")[-1]
 curve = [m.value for m in mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")]
-print(json.dumps({"where": [row.where for row in found], "loss": fitted.summary.history["loss"], "curve": curve,
-                  "workers": len(fitted.summary.nodes), "scored": scored, "times": times}))
+print(json.dumps({"where": [row.where for row in where], "loss": fitted.summary.history["loss"], "curve": curve,
+                  "workers": len(fitted.summary.nodes), "scored": scored}))
 spark.stop()
 """
-
 
 # A host without Python: of what the tests' interpreter has, Spark alone is left.
 WITHOUT_PYTHON = """
@@ -92,10 +79,8 @@ exec "$@"
 
 
 def packed(archive: Path, *arguments: str) -> Path:
-    """The archive, and on the console what the command says."""
     command = [sys.executable, "-m", "tfos_ml", "pack", str(archive), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    print(done.stdout.partition("\n\n")[0])
     assert done.returncode == 0, done.stderr[-3000:]
     assert f'spark.addArtifact("{archive}#environment", archive=True)' in done.stdout
     return archive
@@ -127,7 +112,6 @@ def run(cluster: Standalone, archive: Path, directory: Path, settings: dict[str,
     program = directory / "program.py"
     program.write_text(PROGRAM)
     store = f"sqlite:///{directory}/mlflow.db"
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, str(program), json.dumps(settings), str(archive), store, str(ROWS), str(EPOCHS)],
         env={**cluster.environment(), "SPARK_LOCAL_IP": cluster.address, **variables},
@@ -137,7 +121,6 @@ def run(cluster: Standalone, archive: Path, directory: Path, settings: dict[str,
         timeout=SECONDS,
         check=False,
     )
-    print(f"{time.monotonic() - began:.0f} s: {done.stdout}")
     return (json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None), done.stderr
 
 
