@@ -1,7 +1,6 @@
 """``python tests/chaos SEED MINUTES``: programs and faults as the seed draws them, one run after the other.
 
-Prints a line a run, and at the end how often each fault had which outcome; exits with 1 if anything was violated, with
-the commands that replay it.
+Prints a line a run; exits with 1 if anything was violated, with the commands that replay it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -38,29 +36,7 @@ def shown(record: dict[str, Any]) -> str:
     return "\n    ".join([line, *(f"VIOLATION {text}" for text in record["violations"])])
 
 
-def table(records: list[dict[str, Any]]) -> str:
-    """How often each fault had which outcome, and the seconds."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    seconds: dict[str, list[list[float]]] = defaultdict(lambda: [[], []])
-    for record in records:
-        for what in record["injected"]:
-            counts[record["program"], what, record["outcome"]] += 1
-        if len(record["injected"]) == 1:
-            for kept, key in zip(seconds[record["injected"][0]], ("to_error", "to_next"), strict=True):
-                kept += [record[key]] if record[key] is not None else []
-    lines = [
-        f"{program:<12}{what:<20}{outcome:<24}{count:>6}" for (program, what, outcome), count in sorted(counts.items())
-    ]
-    lines.append(f"\n{'fault':<20}{'to the error: median':>22}{'worst':>8}{'to the next step: median':>28}{'worst':>8}")
-    for what, kept in sorted(seconds.items()):
-        numbers = [f"{sorted(values)[len(values) // 2]:.1f}|{max(values):.1f}" if values else "-|-" for values in kept]
-        (a, b), (c, d) = (number.split("|") for number in numbers)
-        lines.append(f"{what:<20}{a:>22}{b:>8}{c:>28}{d:>8}")
-    return "\n".join(lines)
-
-
 def main() -> int:
-    """Run."""
     parser = argparse.ArgumentParser(prog="python tests/chaos", description=__doc__.splitlines()[0])
     parser.add_argument("seed", type=int)
     parser.add_argument("minutes", type=float)
@@ -96,7 +72,6 @@ def main() -> int:
                     print(json.dumps(record), file=file)
     finally:
         runner.leave()
-    print(table(records))
     wrong = [record for record in records if record["violations"]]
     faults = sum(len(record["injected"]) for record in records)
     print(f"\n{len(records)} runs, {faults} faults, {len(wrong)} violations")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import conftest
 import numpy as np
@@ -23,7 +22,7 @@ CUT = 45.0  # from what cuts a host off, or has a store refuse: leases, graces a
 FATAL = ("kill child", "stop child", "kill supervisor", "stop supervisor", "term supervisor", "kill all", *ACTIONS)
 """After these a node cannot go on. One that is told to end may come to its end before."""
 RECOVERABLE = (*FATAL, "term child", "kill executor", "stop executor", "cut link", "slow link", *IDLE, *CLOCK)
-FITS = ("fit", "dataset", "keras", "search")
+FITS = ("fit", "dataset", "keras")
 SPARKS_OWN = ("score", "score stream", "records", "infer")
 """Programs whose job is Spark's: if it loses a worker or an executor, or is canceled, the error is Spark's, too."""
 CANCELED = {"cancel": "FitCancelledError", "interrupt": "KeyboardInterrupt"}
@@ -206,19 +205,6 @@ def _answers(expected: Callable[[Run], Any]) -> Callable[[Run, Path, dict[str, A
     return judge_answers
 
 
-class Search:
-    """The metrics of undisturbed searches, by their options."""
-
-    expected: ClassVar[dict[tuple[str, ...], Any]] = {}
-
-    @classmethod
-    def judge(cls, run: Run, directory: Path, result: dict[str, Any]) -> list[str]:
-        """Those of all searches are the same."""
-        expected = cls.expected[run.options]
-        same = np.allclose(result["metrics"], expected, rtol=1e-4)
-        return [] if same else [f"metrics are {result['metrics']} instead of {expected}"]
-
-
 RESULTS: dict[str, Callable[[Run, Path, dict[str, Any]], list[str]]] = {
     "fit": _fit,
     "dataset": _fit,
@@ -230,7 +216,6 @@ RESULTS: dict[str, Callable[[Run, Path, dict[str, Any]], list[str]]] = {
     "score": _answers(lambda run: [[number, 2.0 * number] for number in range(run.rows)]),
     "score stream": _answers(lambda run: [[number, 2.0 * number] for number in range(run.rows)]),
     "records": _answers(lambda run: list(range(run.rows))),
-    "search": Search.judge,
 }
 
 
@@ -274,8 +259,3 @@ def next_step(directory: Path, injections: list[Injection]) -> float | None:
         if int(path.name.split("-")[1]) > attempt and "-input-" not in path.name
     ]
     return min((mark - last for mark in marks if mark > last), default=None)
-
-
-def now() -> float:
-    """As all processes of the host have it."""
-    return time.monotonic()

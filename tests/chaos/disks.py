@@ -26,7 +26,6 @@ class Disk:
         self._frozen = False
 
     def fill(self) -> None:
-        """Take all space that is left."""
         fill(self.directory / ".filled")
 
     def freeze(self) -> None:
@@ -36,7 +35,6 @@ class Disk:
         self._frozen = True
 
     def heal(self) -> None:
-        """Undo both."""
         if self._frozen:
             run("fsfreeze", "-u", str(self.directory))
             self._frozen = False
@@ -68,12 +66,10 @@ class SharedMemory:
 
     @classmethod
     def fill(cls) -> None:
-        """Take all space that is left."""
         fill(cls.DIRECTORY / ".filled")
 
     @classmethod
     def heal(cls) -> None:
-        """Undo that."""
         (cls.DIRECTORY / ".filled").unlink(missing_ok=True)
 
 

@@ -96,7 +96,6 @@ PROGRAMS = {
     "score": Kind(("input",), (), 3, IDLE, restarts=False),
     "score stream": Kind(("input",), (), 1, IDLE, restarts=False),
     "records": Kind(("input",), (), 1, restarts=False),
-    "search": Kind(("start", "epoch"), NODES, 0.3, options=("folds",)),
 }
 
 
@@ -126,8 +125,6 @@ class Fault:
 
 @dataclass(frozen=True)
 class Run:
-    """One run."""
-
     seed: int
     number: int
     master: str

@@ -178,7 +178,6 @@ class Injection:
 
 
 def processes(pid: int) -> list[psutil.Process]:
-    """A process, if it lives."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:

@@ -38,7 +38,6 @@ class Ledger:
         return cls(args, ctx.restart_count, ctx.executor_id, supervisor_of(ctx), ctx.run_id)
 
     def add(self, ids: Iterable[int]) -> None:
-        """Write down rows, in one piece."""
         os.write(self._rows, "".join(f"{int(number)}\n" for number in ids).encode())
 
     def moment(self, phase: str) -> None:
@@ -89,7 +88,6 @@ def export(ctx: Any) -> None:
 
 
 def read_feed(args: Any, ctx: Any) -> None:
-    """Read rows as they come."""
     ledger, read = Ledger.of_node(args, ctx), 0
     ctx.summarize({"run_id": ctx.run_id})
     ledger.moment("start")
@@ -105,7 +103,6 @@ def read_feed(args: Any, ctx: Any) -> None:
 
 
 def answer(args: Any, ctx: Any) -> None:
-    """Return twice each row."""
     ledger, feed = Ledger.of_node(args, ctx), ctx.get_data_feed(train_mode=False)
     ledger.moment("start")
     while not feed.should_stop():
@@ -117,7 +114,6 @@ def answer(args: Any, ctx: Any) -> None:
 
 
 def instance(args: Any, ctx: Any) -> int:
-    """Return the number of the instance."""
     ledger = Ledger.of_node(args, ctx)
     ledger.moment("start")
     ledger.add([ctx.executor_id])
@@ -201,16 +197,6 @@ def moments(args: Any) -> Any:
             self._moment("end")
 
     return Moments()
-
-
-def linear() -> Any:
-    """A small Keras model."""
-    import keras
-
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.layers.Input((5,)), keras.layers.Dense(1)])
-    model.compile(keras.optimizers.SGD(0.01), "mse")
-    return model
 
 
 _ledgers: list[Ledger] = []

@@ -9,7 +9,6 @@ from typing import Any
 
 
 def plant(what: str, ctx: Any = None) -> None:
-    """Patch the code of this process."""
     PLANTS[what](ctx)
 
 
@@ -21,19 +20,6 @@ def _dropped_chunk(ctx: Any) -> None:
     def read_chunk(path: str) -> Iterator[Any]:
         dropped.append(path)
         return read(path) if len(dropped) > 1 else iter(())
-
-    data_feed.read_chunk = read_chunk
-
-
-def _doubled_row(ctx: Any) -> None:
-    from tfos_ml.worker import data_feed
-
-    read = data_feed.read_chunk
-
-    def read_chunk(path: str) -> Iterator[Any]:
-        for batch in read(path):
-            yield batch
-            yield batch.slice(0, 1)
 
     data_feed.read_chunk = read_chunk
 
@@ -68,7 +54,6 @@ def _exit_of_0(ctx: Any) -> None:
 
 PLANTS = {
     "dropped chunk": _dropped_chunk,
-    "doubled row": _doubled_row,
     "lost checkpoint": _lost_checkpoint,
     "leaked process": _leaked_process,
     "exit of 0": _exit_of_0,

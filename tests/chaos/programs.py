@@ -5,7 +5,6 @@ One JSON object a line on stdin begins a program, or has something done meanwhil
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import queue
@@ -22,8 +21,6 @@ import nodes
 import planted
 import resumed_model
 from pyspark.java_gateway import ensure_callback_server_started
-from pyspark.ml.evaluation import RegressionEvaluator
-from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
 from pyspark.sql import DataFrame, SparkSession
 from trained_rows import note_steps
 
@@ -60,7 +57,6 @@ def fit(spark: SparkSession, run: dict[str, Any], args: dict[str, Any], train: C
 
 
 def network(args: dict[str, Any]) -> Any:
-    """The Keras model."""
     if "TF_CONFIG" in os.environ:
         if args["planted"]:
             planted.plant(args["planted"])
@@ -69,7 +65,6 @@ def network(args: dict[str, Any]) -> Any:
 
 
 def fit_keras(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Fit a Keras model."""
     params: dict[str, Any] = {}
     if "modelDir" in run["options"]:
         params.update(modelDir=args["state"], checkpointSteps=3)
@@ -95,7 +90,6 @@ def fit_keras(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) ->
 
 
 def elements(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> Any:
-    """The ids of the rows as an RDD."""
     return spark.sparkContext.range(run["rows"], numSlices=run["partitions"]).mapPartitions(nodes.hold_elements(args))
 
 
@@ -112,14 +106,12 @@ def start(spark: SparkSession, run: dict[str, Any], args: dict[str, Any], functi
 
 
 def feed(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Feed a cluster."""
     with start(spark, run, args, nodes.read_feed) as cluster:
         cluster.train(elements(spark, run, args), num_epochs=run["epochs"], feed_timeout=60)
     return {"rows": cluster.summary["rows"], "run_ids": sorted({node["run_id"] for node in cluster.summary["nodes"]})}
 
 
 def infer(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Have a cluster answer rows."""
     with start(spark, run, args, nodes.answer) as cluster:
         try:
             return {"answers": cluster.inference(elements(spark, run, args), feed_timeout=60).collect()}
@@ -129,7 +121,6 @@ def infer(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dic
 
 
 def parallel(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Run instances of a function."""
     return {"answers": TFParallel.run(spark.sparkContext, nodes.instance, args, run["nodes"], verbose=0)}
 
 
@@ -146,7 +137,6 @@ def stream(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> di
 
 
 def score(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Transform rows."""
     df = numbers(spark, run, args).selectExpr("features as id", "cast(features as float) as features")
     scored = TFModel(exportDir=args["model"]).transform(df)
     return {"answers": [[row.id, row.prediction] for row in scored.collect()]}
@@ -177,32 +167,9 @@ def score_stream(spark: SparkSession, run: dict[str, Any], args: dict[str, Any])
 
 
 def records(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Write TFRecords, and read them."""
     path = f"{args['directory']}/disk/records"
     tfrecord.save_as_tfrecords(numbers(spark, run, args, "id"), path)
     return {"answers": sorted(row.id for row in tfrecord.load_tfrecords(spark, path, schema="id long").collect())}
-
-
-def search(spark: SparkSession, run: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
-    """Choose the number of epochs, one or two fits at a time."""
-    estimator = KerasEstimator(
-        model=nodes.linear,
-        callbacks=[nodes.moments(args)],
-        clusterSize=min(2, run["nodes"]),
-        batchSize=16,
-        seed=1,
-        maxRestarts=run["restarts"],
-        modelDir=None,
-        verbose=0,
-    )
-    df = spark.read.parquet(args["rows"]).coalesce(1).select("features", "label")
-    grid = ParamGridBuilder().addGrid(estimator.epochs, [1, 3]).build()
-    evaluator = RegressionEvaluator(labelCol="label", predictionCol="prediction")
-    choices = {"estimator": estimator, "estimatorParamMaps": grid, "evaluator": evaluator, "seed": 1}
-    choices["parallelism"] = run["partitions"] % 2 + 1
-    if "folds" in run["options"]:
-        return {"metrics": CrossValidator(numFolds=2, **choices).fit(df).avgMetrics}
-    return {"metrics": TrainValidationSplit(**choices).fit(df).validationMetrics}
 
 
 PROGRAMS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -216,7 +183,6 @@ PROGRAMS: dict[str, Callable[..., dict[str, Any]]] = {
     "score": score,
     "score stream": score_stream,
     "records": records,
-    "search": search,
 }
 
 
@@ -248,7 +214,6 @@ def active_jobs(spark: SparkSession) -> list[int]:
 
 def look(spark: SparkSession) -> dict[str, Any]:
     """What this process has; without threads of py4j's and of PySpark's client, which have no names and stay."""
-    gc.collect()  # a search of Spark's that has failed leaves the threads of its pool to it
     names = [re.sub(r"\d+", "N", thread.name) for thread in threading.enumerate()]
     return {"threads": sorted({*names} - {"Thread-N (run)", "ThreadPoolExecutor-N_N"}), "jobs": active_jobs(spark)}
 
@@ -262,7 +227,6 @@ def cancel(spark: SparkSession) -> None:
 
 
 def main(settings: dict[str, str], answers: Any) -> None:
-    """Serve until stdin ends."""
     for module in (cluster_estimator, cluster_start):
         module.NodeTask = partial(NodeTask, heartbeat_timeout=SILENCE)  # type: ignore[misc, assignment]
     remote = settings.pop("spark.remote", None)

@@ -6,7 +6,6 @@ import json
 import shutil
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,6 @@ class Runner:
         return self._place
 
     def leave(self) -> None:
-        """Close the place."""
         if self._place is not None:
             self._place.close()
         self._place = None
@@ -68,7 +66,7 @@ class Runner:
         outcome, injections = self._lead(place, run, directory, planted)
         seconds = time.monotonic() - began
         violations = []
-        to_next = checker.next_step(directory, injections) if run.program != "search" else None  # has later fits
+        to_next = checker.next_step(directory, injections)
         if outcome is None:
             violations.append("hangs" if place.driver.process.poll() is None else "the driver died")
             violations.append(place.driver.stacks()[-4000:])
@@ -100,8 +98,6 @@ class Runner:
         self, place: Place, run: Run, directory: Path, planted: str = ""
     ) -> tuple[dict[str, Any] | None, list[Injection]]:
         """Run a program with its faults; None if it has not ended in time, or its driver has ended."""
-        if run.program == "search" and run.options not in checker.Search.expected:
-            self._search_undisturbed(place, run)
         directory.mkdir(parents=True)
         with_disk = any(fault.what in DISK for fault in run.faults) and can_mount()
         disk = Disk(directory / "disk") if with_disk else None
@@ -144,19 +140,10 @@ class Runner:
 
     def _needed(self, run: Run, directory: Path) -> dict[str, str]:
         """What a program needs; made before the first fault, whose seconds would count this, too."""
-        if run.program in ("keras", "search"):
+        if run.program == "keras":
             state = f"s3a://bucket/{directory.name}" if "store" in run.options else f"{directory}/disk/state"
             return {"rows": str(self._rows()), "state": state}
         return {"model": str(self._model())} if run.program.startswith("score") else {}
-
-    def _search_undisturbed(self, place: Place, run: Run) -> None:
-        """Have a search without faults, with the same options, tell the checker what to expect."""
-        checker.Search.expected[run.options] = []  # for the time being
-        undisturbed = replace(run, number=-1, nodes=1, restarts=0, faults=())
-        outcome, _ = self._lead(place, undisturbed, self._directory / "-".join(["undisturbed", *run.options]))
-        assert outcome is not None
-        assert "result" in outcome, outcome
-        checker.Search.expected[run.options] = outcome["result"]["metrics"]
 
     def _rows(self) -> Path:
         """The rows of Keras's programs, as a file."""
