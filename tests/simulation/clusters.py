@@ -93,7 +93,6 @@ class Cluster(Played):
         yield from ()
 
     def run(self) -> None:
-        """See :class:`Played`."""
         task = make_task(
             template=self.schedule.template,
             barrier=False,

@@ -13,7 +13,7 @@ from node_tasks import make_task
 from played import CONSTANTS, Played
 from schedule import Schedule
 from simulated_node import STEPS
-from simulated_spark import Barrier, Spark, Stage
+from simulated_spark import Spark, Stage, barrier
 
 from tfos_ml import errors
 from tfos_ml.agent.spark_task import ApartTask, ConnectedTask, PlainTask, SparkTask, TaskInfo, all_reach_driver
@@ -45,8 +45,6 @@ class Store:
 
 
 class Fit(Played):
-    """One fit."""
-
     def __init__(self, schedule: Schedule):
         super().__init__(schedule)
         self.store = Store()
@@ -70,7 +68,6 @@ class Fit(Played):
         return found[1] if found else None
 
     def run(self) -> None:
-        """See :class:`Played`."""
         schedule = self.schedule
         settings = NodeSettings(feed_timeout=20.0, epochs=4)
         task = make_task(
@@ -104,7 +101,7 @@ class Fit(Played):
         assert control is not None
         spark_task: SparkTask
         if task.barrier and not all_reach_driver(control, rank, size):
-            spark_task, task = ApartTask(Barrier(stage, size, rank, host)), replace(task, control=None)
+            spark_task, task = ApartTask(barrier(stage, size, rank, host)), replace(task, control=None)
         else:
             make = ConnectedTask if task.barrier else PlainTask
             info = TaskInfo(rank, host, 1, {}, number, attempt)
@@ -127,7 +124,6 @@ class Fit(Played):
             virtual_time.sleep(1.0)
 
     def check(self) -> None:
-        """See :class:`Played`."""
         published = self.store.published
         if self.driver.is_dead:
             self.must(len(published) <= 1, "published twice")

@@ -91,7 +91,6 @@ class Played:
         self._has_ended = True
 
     def run(self) -> None:
-        """The program of the driver."""
         raise NotImplementedError
 
     def check(self) -> None:

@@ -30,8 +30,6 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """One run."""
-
     seed: int
     template: ClusterTemplate
     is_barrier: bool  # of a fit

@@ -40,7 +40,6 @@ class Network:
         self._callers: list[Process] = []
 
     def cut(self, host: str, seconds: float) -> None:
-        """Cut a host off for so long."""
         virtual_time.now_in.note(host, "is cut off for", round(seconds, 3))
         self._cut_until[host] = virtual_time.now_in.now + seconds
 
@@ -88,7 +87,6 @@ class Network:
 
 
 def port_of(location: str) -> int:
-    """The port of a server's location."""
     return int(location.rpartition(":")[2])
 
 
@@ -118,8 +116,6 @@ class Client:
 
 
 class _Call:
-    """One call of an action."""
-
     def __init__(self, network: Network, process: Process, port: int, kind: str, body: bytes):
         self._network, self._process, self._port = network, process, port
         self._kind, self._body = kind, body
@@ -259,8 +255,6 @@ class Stream:
 
 
 class _Reader:
-    """The server's."""
-
     def __init__(self, stream: Stream):
         self._stream = stream
         self._end: Any = None

@@ -13,6 +13,7 @@ from virtual_time import Condition, Process, SimpleQueue
 
 from tfos_ml import errors
 from tfos_ml.agent import reaper
+from tfos_ml.agent.feeder import RowSource
 from tfos_ml.agent.node_resources import HEARTBEATS, NodeResources
 from tfos_ml.protocol import messages
 from tfos_ml.protocol.failure import Failure
@@ -272,7 +273,6 @@ class Claim:
 
     @property
     def member(self) -> Any:
-        """The node."""
         return self._member
 
     def acquire(self) -> NodeResources:
@@ -292,7 +292,6 @@ class Claim:
         self._guarded.update(json.loads(json.dumps(facts, default=asdict)))  # as through the real one's pipe
 
     def stand(self, seconds: float) -> None:
-        """Stop the supervisor."""
         self.supervisor.stand(seconds)
 
     def _in_reaper(self, action: Any) -> None:
@@ -319,7 +318,7 @@ class Claim:
         return report and not cleaning.is_alive()
 
 
-class Rows:
+class Rows(RowSource):
     """Instead of ``Feeder``: a source of rows that come as numbers, and seconds to wait before each."""
 
     location: str | None = None
@@ -332,22 +331,13 @@ class Rows:
         self.size = 0
         self._is_complete = False
 
-    def start(self) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
-
-    def feed(self, batches: Iterable[tuple[float, int]]) -> Iterator[float]:
+    def feed(self, batches: Iterable[tuple[float, int]]) -> Iterator[float]:  # type: ignore[override]
         for seconds, rows in batches:
             yield seconds
             self.rows["train"] += rows
 
     def handle_message(self, message: messages.Message) -> bool:
         return False
-
-    def take_answer(self, answer: Any) -> None:
-        pass
 
     def counts(self) -> messages.RowCounts | None:
         return messages.RowCounts("AAAA", rows=dict(self.rows)) if self._is_complete else None
@@ -358,9 +348,3 @@ class Rows:
     def finish(self) -> None:
         self._is_complete = True
         self._send(messages.EndOfInput())
-
-    def close(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +20,6 @@ Function = Callable[[int, int, int, str], Iterator[Any]]
 
 @dataclass(eq=False)
 class Executor:
-    """Slots on a host."""
-
     host: str
     slots: int
     tasks: list[_Task] = field(default_factory=list)
@@ -68,7 +67,6 @@ class Spark:
         return [one for turn in turns for one in living if turn < one.slots - len(one.tasks)]
 
     def registered(self) -> int:
-        """Number of slots."""
         return sum(executor.slots for executor in self.executors)
 
     def lose(self, host: str, why: str) -> None:
@@ -85,7 +83,6 @@ class Spark:
                 world.at(10 * world.draw.random(), self.add, Executor(f"host{self._names}", self._slots))
 
     def add(self, executor: Executor) -> None:
-        """An executor comes."""
         self.executors.append(executor)
         for stage in self.stages:
             stage.offer()
@@ -102,8 +99,6 @@ class Spark:
 
 
 class Stage:
-    """The only stage of a job."""
-
     def __init__(self, spark: Spark, size: int, is_barrier: bool, function: Function, speculation: float = 0.0):
         self._spark, self._size, self._is_barrier, self._function = spark, size, is_barrier, function
         self.tag = ""
@@ -130,17 +125,14 @@ class Stage:
 
     @property
     def has_begun(self) -> bool:
-        """Whether all tasks have begun."""
         return not self._waiting
 
     @property
     def hosts(self) -> set[str]:
-        """Where its tasks run."""
         return {task.executor.host for task in self._running}
 
     @property
     def is_running_tasks(self) -> bool:
-        """Whether any task runs."""
         return bool(self._running)
 
     def offer(self) -> None:
@@ -241,12 +233,10 @@ class Stage:
             virtual_time.now_in.at(0.5 * virtual_time.now_in.draw.random(), task.process.end, -9)
 
     def cancel(self) -> None:
-        """End the job."""
         if self._problem is None and len(self._rows) < self._size:
             self._abort("Job 1 cancelled part of cancelled job tag")
 
     def all_gather(self, number: int, rank: int, message: str) -> list[str]:
-        """Spark's own exchange of a barrier stage."""
         while virtual_time.now_in.parts.network.is_cut(virtual_time.process().host):
             virtual_time.sleep(1.0)
         gathered = self._gathered.setdefault(number, {})
@@ -300,31 +290,15 @@ class Job:
         return not any(stage.is_running_tasks for stage in self._stages())
 
 
-class Barrier:
+def barrier(stage: Stage, size: int, rank: int, host: str) -> SimpleNamespace:
     """A ``BarrierTaskContext``."""
-
-    def __init__(self, stage: Stage, size: int, rank: int, host: str):
-        self._stage, self._size, self._rank, self._host = stage, size, rank, host
-        self._number = 0
-
-    def partitionId(self) -> int:
-        return self._rank
-
-    def getTaskInfos(self) -> list[Any]:
-        return [SimpleNamespace(address=f"{self._host}:0")] * self._size
-
-    def cpus(self) -> int:
-        return 1
-
-    def resources(self) -> dict[str, Any]:
-        return {}
-
-    def attemptNumber(self) -> int:
-        return 0
-
-    def taskAttemptId(self) -> int:
-        return 0
-
-    def allGather(self, message: str = "") -> list[str]:
-        self._number += 1
-        return self._stage.all_gather(self._number, self._rank, message)
+    rounds = count(1)
+    return SimpleNamespace(
+        partitionId=lambda: rank,
+        getTaskInfos=lambda: [SimpleNamespace(address=f"{host}:0")] * size,
+        cpus=lambda: 1,
+        resources=dict,
+        attemptNumber=lambda: 0,
+        taskAttemptId=lambda: 0,
+        allGather=lambda message="": stage.all_gather(next(rounds), rank, message),
+    )

@@ -174,7 +174,6 @@ def _task_info(context: Any, rank: int, control: Any) -> spark_task.TaskInfo:
 
 
 def _owner(host: str) -> SimpleNamespace:
-    """The JVM of an executor."""
     executors = [executor for executor in parts().spark.executors if executor.host == host]
     return SimpleNamespace(is_running=lambda: not all(executor.is_dead for executor in executors))
 

@@ -14,18 +14,14 @@ from substrate import simulated
 
 from tfos_ml import errors
 from tfos_ml.agent.node_result import NodeResult
-from tfos_ml.agent.node_state import NodeState
 from tfos_ml.agent.progress_link import ProgressLink
 from tfos_ml.agent.supervisor import Supervisor
 from tfos_ml.driver.attempt import Attempt
-from tfos_ml.driver.fit_reports import FitReports
 from tfos_ml.driver.liveness import Liveness
 from tfos_ml.driver.node_exchanges import AllGather
 from tfos_ml.driver.nodes import Nodes
 from tfos_ml.driver.partitions import Partitions
-from tfos_ml.driver.restarts import Decision, RestartPolicy
 from tfos_ml.keras.checkpoint.fence import Fence
-from tfos_ml.protocol.control_messages import GRANTED, TAKEN
 from tfos_ml.protocol.results import REPORTS
 
 WITHIN = 500  # schedules
@@ -40,18 +36,6 @@ def planted(kind, text):
         return plant
 
     return add
-
-
-@planted(Cluster, "read twice|no fault, and an error")
-def a_grant_is_handed_out_again(patch):
-    def generous(self, number, partition, claimant):
-        call = self._calls.get(number)
-        if call is None or claimant in call.released:
-            return TAKEN
-        call.partitions[partition].claimant = claimant
-        return GRANTED
-
-    patch.setattr(Partitions, "claim", generous)
 
 
 @planted(Cluster, "read twice|other rows|not typed|never read")
@@ -90,26 +74,9 @@ def collateral_failures_count_at_once(patch):
     patch.setattr(Liveness, "is_cause", lambda self, rank, broken, ranks: True)
 
 
-@planted(Fit, "has not ended")
-def processes_may_take_for_ever_to_end(patch):
-    patch.setattr(NodeState, "_end_overdue", lambda self, now: None)
-
-
 @planted(Fit, "preempted for an executor of others")
 def any_executor_that_leaves_preempts(patch):
     patch.setattr(SparkJob, "executors", lambda job: {executor.host for executor in job._spark.executors})
-
-
-@planted(Fit, "preempted for good")
-def a_fit_that_cannot_be_restarted_is_preempted(patch):
-    patch.setattr(RestartPolicy, "goes_on_after_preemption", property(lambda self: True))
-    decide = RestartPolicy.decide
-
-    def rarely(self, error, *facts):
-        ends = isinstance(error, errors.PreemptedError) and not (self.is_elastic or self.max_restarts)
-        return Decision(False) if ends else decide(self, error, *facts)
-
-    patch.setattr(RestartPolicy, "decide", rarely)
 
 
 @planted(Fit, "believes|reports of")
@@ -147,11 +114,6 @@ def what_a_node_has_left_does_not_come_with_its_results(patch):
     patch.setattr(NodeResult, "rows", careless)
 
 
-@planted(Fit, "reports of")
-def an_epoch_that_a_restart_trains_again_counts_again(patch):
-    patch.setattr(FitReports, "begin", lambda self: self._reported_in.clear())
-
-
 @planted(Fit, "has not ended|no fault, and an error")
 def a_round_is_forgotten_when_it_is_complete(patch):
     gather = AllGather._gather
@@ -163,11 +125,6 @@ def a_round_is_forgotten_when_it_is_complete(patch):
         return answer
 
     patch.setattr(AllGather, "_gather", forgetful)
-
-
-@planted(Fit, "has not ended|processes are left")
-def an_attempt_is_repeated_for_ever(patch):
-    patch.setattr(RestartPolicy, "decide", lambda self, error, progressed=False, shrinks=False: Decision(True))
 
 
 @planted(Fit, "not typed|has crashed")

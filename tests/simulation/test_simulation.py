@@ -50,69 +50,40 @@ def test_a_seed_is_always_the_same_schedule():
     assert sum(map(len, traces[0])) > 30
 
 
-class TestFound:
-    """Schedules that have found a bug."""
+def test_an_elastic_fit_ends_when_no_executor_comes_back():
+    lost = Fault("host lost", 3.8, 1)
+    schedule = replace(drawn(732), hosts=1, late=None, slots=2, replaced=0.0, faults=(lost,), least=1)
+    fit = Fit(schedule).play()
+    assert isinstance(fit.error, errors.NotEnoughSlotsError)
+    assert "NodeLostError" in str(fit.error)
 
-    def test_an_elastic_fit_ends_when_no_executor_comes_back(self):
-        lost = Fault("host lost", 3.8, 1)
-        schedule = replace(drawn(732), hosts=1, late=None, slots=2, replaced=0.0, faults=(lost,), least=1)
-        fit = Fit(schedule).play()
-        assert isinstance(fit.error, errors.NotEnoughSlotsError)
-        assert "NodeLostError" in str(fit.error)
 
-    def test_a_node_that_fails_unheard_does_not_say_that_its_rows_are_read(self):
-        schedule = replace(drawn(13572), template=make_template(2), hosts=2, late=None, slots=1, calls=2)
-        stands = replace(schedule, weather=Weather(lost=0.1), faults=(Fault("process stands", 4.54, 1, 21.8),))
-        for seed in range(13500, 13650):
-            Cluster(replace(stands, seed=seed)).play()
+def test_a_fit_ends_whose_results_spark_has_lost_with_all_executors():
+    error = Fit(drawn(2_276_838)).play().error
+    assert isinstance(error, errors.NotEnoughSlotsError)
+    assert "Spark has lost what they returned" in str(error)
 
-    @pytest.mark.parametrize("kind", ["supervisor killed", "host lost"])
-    def test_a_node_that_is_lost_is_named_where_spark_repeats_no_task(self, kind):
-        schedule = replace(
-            drawn(0), template=make_template(2), least=2, hosts=2, late=None, slots=1, failures=1, max_restarts=0
-        )
-        plain = replace(schedule, is_barrier=False, weather=Weather(), faults=(Fault(kind, 4.0, 1),))
-        error = Fit(plain).play().error
-        assert isinstance(error, errors.NodeLostError)
-        assert (error.role, error.index) == ("worker", 1)
 
-    def test_a_node_that_is_lost_before_its_first_report_is_noticed(self):
-        fit = Fit(drawn(7_000_309)).play()
-        assert isinstance(fit.error, errors.NotEnoughSlotsError)
-        assert "NodeLostError (worker:0 on host0: the node has not been heard of" in str(fit.error)
+CALM = replace(drawn(0), template=make_template(2), hosts=2, late=None, slots=1, weather=Weather())
 
-    def test_a_supervisor_that_is_lost_before_it_can_say_so_is_named(self):
-        schedule = replace(
-            drawn(0), template=make_template(2), hosts=2, late=None, slots=1, failures=1, weather=Weather()
-        )
-        early = [replace(schedule, faults=(Fault("supervisor killed", at, 1),)) for at in (1.0, 1.2, 1.4, 1.6)]
-        ends = [Cluster(each).play().error for each in early]
-        assert all((error.role, error.index) == ("worker", 1) for error in ends)
 
-    @pytest.mark.parametrize("at", [3.0, 6.0, 9.0])
-    def test_a_fed_node_all_of_whose_processes_die_is_lost_long_before_its_lease(self, at):
-        schedule = replace(drawn(0), template=make_template(2), hosts=2, late=None, slots=1, weather=Weather())
-        cluster = Cluster(replace(schedule, speculation=0.0, faults=(Fault("host lost", at, 1),))).play()
-        assert (cluster.error.role, cluster.error.index) == ("worker", 1)
-        (ended,) = [when for when, *what in cluster.world.trace if what[:2] == ["run", "ends"]]
-        assert ended - at < LEASE
+def test_a_node_that_is_lost_is_named_where_spark_repeats_no_task():
+    lost = Fault("host lost", 4.0, 1)
+    error = Fit(replace(CALM, least=2, failures=1, max_restarts=0, is_barrier=False, faults=(lost,))).play().error
+    assert isinstance(error, errors.NodeLostError)
+    assert (error.role, error.index) == ("worker", 1)
 
-    def test_a_node_that_is_lost_before_its_first_report_arrives_is_noticed(self):
-        Cluster(drawn(2_049_720)).play()
 
-    def test_a_fit_ends_whose_nodes_all_die_and_whose_tasks_spark_never_runs_again(self):
-        error = Fit(drawn(2_158_815)).play().error
-        assert isinstance(error, errors.NotEnoughSlotsError)
-        assert "the Spark Python worker of the node died" in str(error)
+@pytest.mark.parametrize("at", [1.0, 6.0])
+def test_a_fed_node_all_of_whose_processes_die_is_lost_long_before_its_lease(at):
+    cluster = Cluster(replace(CALM, speculation=0.0, failures=1, faults=(Fault("host lost", at, 1),))).play()
+    assert (cluster.error.role, cluster.error.index) == ("worker", 1)
+    (ended,) = [when for when, *what in cluster.world.trace if what[:2] == ["run", "ends"]]
+    assert ended - at < LEASE
 
-    def test_a_fit_ends_whose_results_spark_has_lost_with_all_executors(self):
-        error = Fit(drawn(2_276_838)).play().error
-        assert isinstance(error, errors.NotEnoughSlotsError)
-        assert "Spark has lost what they returned" in str(error)
 
-    def test_a_node_that_stands_before_all_have_met_is_named(self):
-        stands = Fault("supervisor stands", 2.7, 1, 60.0)
-        schedule = replace(drawn(57235), max_restarts=0, least=2, faults=(stands,))
-        error = Fit(schedule).play().error
-        assert isinstance(error, errors.ReservationTimeoutError)
-        assert "['worker:1']" in str(error)
+def test_a_node_that_stands_before_all_have_met_is_named():
+    stands = Fault("supervisor stands", 2.7, 1, 60.0)
+    error = Fit(replace(drawn(57235), max_restarts=0, least=2, faults=(stands,))).play().error
+    assert isinstance(error, errors.ReservationTimeoutError)
+    assert "['worker:1']" in str(error)

@@ -44,7 +44,6 @@ class Process:
             self._at_end.append(action)
 
     def stand(self, seconds: float) -> None:
-        """Stop it for so long."""
         now_in.note(self.name, "stands for", round(seconds, 3))
         self.stands_until = max(self.stands_until, now_in.now + seconds)
 
@@ -111,7 +110,6 @@ class World:
         heapq.heappush(self._ahead, (self.now + seconds, self._number, action, args))
 
     def start(self, process: Process, name: str, function: Callable[..., Any], *args: Any) -> Fiber:
-        """Start a thread of a process."""
         fiber = Fiber(process, name, function, args)
         self._fibers.append(fiber)
         self._number += 1
@@ -164,14 +162,11 @@ class World:
 
 
 def process() -> Process:
-    """The process that runs."""
     assert now_in.fiber is not None
     return now_in.fiber.process
 
 
 class Thread:
-    """As of ``threading``."""
-
     def __init__(self, target: Callable[..., Any], args: tuple[Any, ...] = (), name: str = "", daemon: bool = True):
         self._start = lambda: now_in.start(process(), f"{process().name} {name}", target, *args)
         self._fiber: Fiber | None = None
@@ -230,8 +225,6 @@ class Condition:
 
 
 class Event:
-    """As of ``threading``."""
-
     def __init__(self) -> None:
         self._is_set = False
         self._changed = Condition()
@@ -250,8 +243,6 @@ class Event:
 
 
 class SimpleQueue:
-    """As of ``queue``."""
-
     def __init__(self) -> None:
         self._items: deque[Any] = deque()
         self._reader: Fiber | None = None  # that waits; there is never more than one
@@ -281,7 +272,6 @@ class SimpleQueue:
 
 
 def sleep(seconds: float) -> None:
-    """As of ``time``."""
     now_in.park(seconds)
 
 
