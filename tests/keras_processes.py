@@ -41,12 +41,18 @@ def train(cases_by_size, out, communication="auto"):
 
 def plain_fit(case):
     """Weights and history of plain Keras on the same rows in the same order."""
+    model, history = plain_training(case)
+    return model.get_weights(), history
+
+
+def plain_training(case):
+    """The same with the model itself."""
     import keras
 
     data, model = make(case)
     validates = np.zeros(row_count(data), bool) if data["val"] is None else data["val"]
-    is_ragged, pads = case == "ragged_input", _pads(case, data)
-    part = functools.partial(_padded_batches, data) if pads else functools.partial(_rows, data, is_ragged=is_ragged)
+    pads = "lengths" in data
+    part = functools.partial(_padded_batches if pads else _rows, data)
     x, y, w = (part(~validates), None, None) if pads else keras.utils.unpack_x_y_sample_weight(part(~validates))
     history = model.fit(
         x,
@@ -55,20 +61,15 @@ def plain_fit(case):
         class_weight=data.get("class_weight"),
         callbacks=data.get("callbacks", list)(),
         validation_data=part(validates) if validates.any() else None,
-        epochs=EPOCHS,
+        epochs=data.get("epochs", EPOCHS),
         batch_size=None if pads else data.get("batch", BATCH),
         shuffle=False,
         verbose=0,
     ).history
-    return model.get_weights(), history
+    return model, history
 
 
-def _pads(case, data):
-    """Whether rows of different lengths are padded."""
-    return "lengths" in data and case != "ragged_input"
-
-
-def _rows(data, chosen, is_ragged):
+def _rows(data, chosen):
     """Inputs, labels and weights of some rows, as ``fit`` takes them."""
     import tensorflow as tf
 
@@ -83,8 +84,6 @@ def _rows(data, chosen, is_ragged):
         if values:
             taken = {name: of(column) for name, column in values.items()}
             parts.append(taken if isinstance(data[key], dict) else taken["only"])
-    if is_ragged:
-        parts[0] = tf.RaggedTensor.from_tensor(parts[0], lengths=data["lengths"][chosen])
     return tuple(parts)
 
 
@@ -96,7 +95,7 @@ def _padded_batches(data, chosen):
         rows, size = np.flatnonzero(chosen), data.get("batch", BATCH)
         for at in np.split(rows, range(size, len(rows), size)):
             cut = functools.partial(_cut, int(data["lengths"][at].max()))
-            yield tf.nest.map_structure(cut, _rows(data, at, False))
+            yield tf.nest.map_structure(cut, _rows(data, at))
 
     spec = tf.nest.map_structure(lambda v: tf.TensorSpec([None] * v.ndim, v.dtype), next(batches()))
     steps = -(-int(chosen.sum()) // data.get("batch", BATCH))

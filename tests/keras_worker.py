@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,26 +33,13 @@ def dense_data():
     return {"x": x, "y": y, "w": random.uniform(0.2, 2, ROWS).astype("f"), "val": np.arange(ROWS) % 7 == 3}
 
 
-def class_data():
-    data = dense_data()
-    return {**data, "y": (data["y"] > 0).astype("f"), "w": None}
-
-
-def token_data(every_step=False):
+def step_data():
+    """Texts of different lengths, with a label and a weight for each step."""
     random = np.random.RandomState(5)
     lengths = random.randint(1, 9, ROWS)
-    x = np.zeros((ROWS, 8), "i8")
-    for i, n in enumerate(lengths):
-        x[i, :n] = random.randint(1, 20_000, n)
-    y = (np.where(x > 0, x % 3, 0)).astype("f") if every_step else (x.sum(1) % 2).astype("f")
-    return {"x": x, "y": y, "w": None, "val": None, "lengths": lengths}
-
-
-def step_data():
-    """A label and a weight for each step."""
-    data = token_data(every_step=True)
-    weights = np.random.RandomState(7).uniform(0.2, 2, data["x"].shape).astype("f")
-    return {**data, "w": np.where(data["x"] > 0, weights, 0).astype("f")}
+    x = np.where(np.arange(8) < lengths[:, None], random.randint(1, 20_000, (ROWS, 8)), 0)
+    w = np.where(x > 0, random.uniform(0.2, 2, x.shape), 0).astype("f")
+    return {"x": x, "y": np.where(x > 0, x % 3, 0).astype("f"), "w": w, "val": None, "lengths": lengths}
 
 
 def two_output_data():
@@ -61,7 +47,7 @@ def two_output_data():
     return {**data, "y": {"a": data["y"], "b": np.abs(data["y"])}, "w": None}
 
 
-def dense_model(optimizer, loss="mse", **compiled):
+def dense_model(optimizer, loss="mse"):
     import keras
 
     model = keras.Sequential(
@@ -71,19 +57,7 @@ def dense_model(optimizer, loss="mse", **compiled):
             keras.layers.Dense(1, activity_regularizer=keras.regularizers.L2(1e-3)),
         ]
     )
-    model.compile(optimizer, loss, metrics=["mae"], weighted_metrics=["mae"], **compiled)
-    return model
-
-
-def ragged_mean():
-    import keras
-    import tensorflow as tf
-
-    x = keras.layers.Input((None,), name="x", dtype="int64", ragged=True)
-    hidden = keras.layers.Embedding(20_000, 4)(x)
-    mean = keras.layers.Lambda(lambda t: tf.reduce_mean(t, axis=1), output_shape=(4,))(hidden)
-    model = keras.Model(x, keras.layers.Dense(1)(mean))
-    model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    model.compile(optimizer, loss, metrics=["mae"], weighted_metrics=["mae"])
     return model
 
 
@@ -97,16 +71,6 @@ def masked_steps():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     metric = keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="entropy")  # an accuracy could flip
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=[metric])
-    return model
-
-
-def classifier():
-    import keras
-
-    model = keras.Sequential([keras.layers.Input((13,), name="x"), keras.layers.Dense(1, activation="sigmoid")])
-    names = ("AUC", "Precision", "Recall")
-    metrics = [getattr(keras.metrics, name)(name=name.lower()) for name in names]
-    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=[*metrics, "accuracy"])
     return model
 
 
@@ -127,24 +91,9 @@ def optimizer(name, *args, **options):
     return getattr(keras.optimizers, name)(*args, **options)
 
 
-def loss(name, **options):
-    import keras
-
-    return getattr(keras.losses, name)(**options)
-
-
 CASES = {
     "sgd_momentum_clipped": (dense_data, lambda: dense_model(optimizer("SGD", 0.05, momentum=0.9, clipnorm=1.0))),
-    "global_clipnorm": (dense_data, lambda: dense_model(optimizer("SGD", 0.05, global_clipnorm=0.5))),
-    "accumulation": (dense_data, lambda: dense_model(optimizer("Adam", 0.01, gradient_accumulation_steps=3))),
-    "steps_per_execution": (dense_data, lambda: dense_model(optimizer("Adam", 0.01), steps_per_execution=4)),
-    "loss_mean_with_sample_weight": (
-        dense_data,
-        lambda: dense_model(optimizer("Adam", 0.01), loss("MeanSquaredError", reduction="mean_with_sample_weight")),
-    ),
     "lstm_masked_steps": (step_data, masked_steps),
-    "ragged_input": (token_data, ragged_mean),
-    "classifier_metrics": (class_data, classifier),
     "two_outputs": (two_output_data, two_outputs),
     "shuffle": (dense_data, lambda: dense_model(optimizer("Adam", 0.01))),
     **LAYERS,
@@ -155,8 +104,6 @@ CASES = {
     **EXAMPLES,
     **hub.PROGRAMS,
 }
-if tuple(map(int, metadata.version("keras").split(".")[:2])) < (3, 9):  # whose inputs are never ragged
-    del CASES["ragged_input"]
 
 
 def make(case):

@@ -35,9 +35,6 @@ def of_the_module():
     helper = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones")])
     optimizers = keras.optimizers.Adam(0.05), keras.optimizers.Adam(0.02)
 
-    def apply(model, grads):
-        optimizers[0].apply_gradients(zip(grads, model.trainable_variables, strict=True))
-
     class Own(keras.Sequential):
         def train_step(self, data):
             x, y = data
@@ -53,38 +50,6 @@ def of_the_module():
     return small("sgd", model_class=Own)
 
 
-def one_for_each_layer():
-    """Each layer learns by itself, as in the forward-forward algorithm."""
-    import keras
-    import tensorflow as tf
-
-    class Alone(keras.layers.Dense):
-        def build(self, shape):
-            super().build(shape)
-            self.learner = keras.optimizers.Adam(0.03)
-
-        def learn(self, x, target):
-            with tf.GradientTape() as tape:
-                goodness = tf.reduce_mean(tf.square(self(x)), axis=-1)
-                loss = tf.reduce_mean(tf.nn.softplus(-target * (goodness - 1.0)))
-            self.learner.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
-            return tf.stop_gradient(self(x)), loss
-
-    class Stack(keras.Sequential):
-        def train_step(self, data):
-            x, y = data
-            target = tf.sign(tf.reshape(y, [-1]))
-            losses = []
-            for layer in self.layers:
-                x, loss = layer.learn(x, target)
-                losses.append(loss)
-            return {"loss": tf.add_n(losses)}
-
-    model = Stack([keras.layers.Input((4,), name="x"), Alone(6, "tanh"), Alone(1)])
-    model.compile("sgd", "mse")
-    return model
-
-
 def gathered():
     """Applies the mean of the gradients of every three steps, which it gathers in variables of TensorFlow.
 
@@ -93,57 +58,20 @@ def gathered():
     import keras
     import tensorflow as tf
 
-    class Gathers(keras.Sequential):
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                p = self(x, training=True)
-                loss = self.compute_loss(x, y, p)
-            for total, gradient in zip(self.sums, tape.gradient(loss, self.trainable_variables), strict=True):
-                total.assign_add(gradient / 3)
-            tf.cond(self.at.assign_add(1) % 3 == 0, self.use, lambda: None)
-            return self.compute_metrics(x, y, p)
-
-        def use(self):
-            self.kept["all"].apply([tf.identity(total) for total in self.sums], self.trainable_variables)
-            for total in self.sums:
+    def apply(model, grads):
+        def use():
+            model.kept["all"].apply([tf.identity(total) for total in model.sums], model.trainable_variables)
+            for total in model.sums:
                 total.assign(tf.zeros_like(total))
 
-    model = small("sgd", model_class=Gathers)
+        for total, gradient in zip(model.sums, grads, strict=True):
+            total.assign_add(gradient / 3)
+        tf.cond(model.at.assign_add(1) % 3 == 0, use, lambda: None)
+
+    model = own_step(apply)
     model.kept = {"all": keras.optimizers.Adam(0.05)}
     model.at = tf.Variable(0, trainable=False)
     model.sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in model.trainable_variables]
-    return model
-
-
-def by_hand():
-    """Gradient descent without an optimizer."""
-
-    def apply(model, grads):
-        for variable, gradient in zip(model.trainable_variables, grads, strict=True):
-            variable.assign_sub(0.05 * gradient)
-
-    return own_step(apply)
-
-
-def looking_ahead():
-    """Every five steps the weights go back half of the way; all workers do so alike."""
-    import keras
-    import tensorflow as tf
-
-    def apply(model, grads):
-        model.optimizer.apply(grads, model.trainable_variables)
-
-        def back():
-            for slow, fast in zip(model.slow, model.trainable_variables, strict=True):
-                slow.assign_add(0.5 * (fast - slow))
-                fast.assign(slow)
-
-        tf.cond(model.optimizer.iterations % 5 == 4, back, lambda: None)
-
-    model = own_step(apply)
-    model.optimizer = keras.optimizers.Adam(0.05)
-    model.slow = [tf.Variable(v, trainable=False) for v in model.trainable_variables]
     return model
 
 
@@ -223,10 +151,7 @@ FAIL = {  # what is said, on all workers
 }
 OPTIMIZERS = {
     "of_the_module": (numbers, of_the_module),
-    "one_for_each_layer": (numbers, one_for_each_layer),
     "gathered": (numbers, gathered),
-    "by_hand": (numbers, by_hand),
-    "looking_ahead": (numbers, looking_ahead),
     "thaw": (with_callback(thaw), frozen_first),
     "another_optimizer": (with_callback(another_optimizer), lambda: small("sgd")),
 }

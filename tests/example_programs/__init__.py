@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from example_programs import generative, sequences, tables, vision
+from example_programs.keras_io import EXAMPLES
 
-EXAMPLES = {
-    **tables.PROGRAMS,
-    **vision.PROGRAMS,
-    **sequences.PROGRAMS,
-    **generative.PROGRAMS,
-}
+__all__ = ["EXAMPLES"]

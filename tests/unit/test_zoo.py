@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import zoo
-from keras_processes import train
-from keras_worker import EPOCHS, make
+from keras_processes import plain_training, train
+from keras_worker import make
 from zoo.places import Exact, Told, present, public
 
 from tfos_ml.inference.saved_model import load
@@ -82,28 +82,7 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reference():
     """The model and history of plain Keras for a group."""
-    return functools.cache(plain)
-
-
-def rows_of(values, chosen):
-    return {k: v[chosen] for k, v in values.items()} if isinstance(values, dict) else values[chosen]
-
-
-def plain(group):
-    data, model = make(group)
-    validates = np.zeros(len(data["x"]), bool) if data["val"] is None else data["val"]
-    x, y = data["x"], data["y"]
-    history = model.fit(
-        tf.constant(x[~validates]),
-        rows_of(y, ~validates),
-        validation_data=(tf.constant(x[validates]), rows_of(y, validates)) if validates.any() else None,
-        callbacks=data.get("callbacks", list)(),
-        epochs=data.get("epochs", EPOCHS),
-        batch_size=data["batch"],
-        shuffle=False,
-        verbose=0,
-    ).history
-    return model, history
+    return functools.cache(plain_training)
 
 
 @pytest.mark.parametrize("group", FIRST)
