@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+from elsewhere import run_elsewhere
+
+from tfos_ml.errors import IndependentWorkersWarning
 from tfos_ml.protocol.cluster_template import make_template
-from tfos_ml.stages.fit_outcome import independence
+from tfos_ml.stages.fit_outcome import independence, warn_of_outcome
 
 
 def reports(*labels, reads="dataset", coordinates=(), rows=30):
@@ -14,7 +20,9 @@ TWO = make_template(2)
 
 
 def test_workers_with_rows_of_their_own_and_nothing_in_common():
-    assert "worker:0 alone, which was trained on 30 of 60 rows" in independence(reports("worker:0", "worker:1"), TWO)
+    found = [{**report, "skipped_rows": 0} for report in reports("worker:0", "worker:1")]
+    with pytest.warns(IndependentWorkersWarning, match="worker:0 alone, which was trained on 30 of 60 rows"):
+        warn_of_outcome(SimpleNamespace(reports=found, model="a model"), TWO)
 
 
 OTHERS = [
@@ -28,3 +36,28 @@ OTHERS = [
 
 def test_nothing_is_said_of_others():
     assert [found for found, template in OTHERS if independence(found, template) is not None] == []
+
+
+PROGRAM = """
+import socket
+import tensorflow as tf
+from tfos_ml.worker.outcome import coordination
+
+tf.distribute.MirroredStrategy(["CPU:0"])  # within this process
+assert coordination() == []
+with socket.socket() as one:
+    one.bind(("127.0.0.1", 0))
+    address = f"127.0.0.1:{one.getsockname()[1]}"
+from tensorflow.python.eager import context
+
+context._reset_context()
+cluster = tf.train.ClusterSpec({"worker": [address]}).as_cluster_def()
+server = tf.train.ServerDef(cluster=cluster, job_name="worker", task_index=0, protocol="grpc")
+context.context().enable_collective_ops(server)  # as strategies of several workers do, which would wait for the others
+assert coordination() == ["collective operations"]
+"""
+
+
+@pytest.mark.slow
+def test_what_tensorflow_was_set_up_for_is_found():
+    run_elsewhere(PROGRAM)
