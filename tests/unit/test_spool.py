@@ -90,7 +90,7 @@ def test_sweep_leaves_alone_what_another_user_has_made(tmp_path):
     name = f"{prefix}-{host}-4194303-{started}-{rest}"  # of a process that is dead
     try:
         subprocess.run(["mkdir", name], cwd=shared, user=65534, group=65534, extra_groups=[], check=True)
-        assert spool.sweep(shared) == []
+        assert str(shared / name) not in spool.sweep(shared)
         assert (shared / name).is_dir()
         assert (shared / name).stat().st_uid == 65534
     finally:
