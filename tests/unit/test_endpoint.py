@@ -54,8 +54,8 @@ MALFORMED = [
 ]
 
 
-def put(client, *messages):
-    order = command(PutPartition(1, 0, "a", "input", 1, 60.0))
+def put(client, *messages, claimant="a"):
+    order = command(PutPartition(1, 0, claimant, "input", 1, 60.0))
     writer, reader = client.do_put(order, messages[0].schema, flight.FlightCallOptions(timeout=10))
     with writer:
         for message in messages:
@@ -72,8 +72,16 @@ def test_malformed_blocks_are_refused_and_nobody_hangs(node, tmp_path):
                 put(client, wrong)
             assert node.sent == []
             assert not list(tmp_path.iterdir())
+
+
+def test_a_partition_counts_once_and_only_if_it_is_whole(node):
+    rows = message(3, block_of([1, 2, 3]))
     with connect(node.server.location, TOKEN) as client:
-        put(client, message(3, block_of([1, 2, 3])), blocks.END)
+        put(client, rows, claimant="ends too early")
+        assert node.sent == []
+        for claimant in ("first", "second"):
+            put(client, rows, blocks.END, claimant=claimant)
+    assert [sent.chunk.rows for sent in node.sent] == [3]
     assert node.receiver.progress()["rows"] == 3
 
 

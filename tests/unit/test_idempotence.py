@@ -1,6 +1,6 @@
 """Claims of partitions, and results that come twice: nothing is missing or counted twice.
 
-Answers of all kinds that are lost, late or doubled are in ``ledger/test_ledger.py``, and in ``simulation/``.
+Answers of all kinds that are lost, late or doubled are in ``simulation/``.
 """
 
 from __future__ import annotations
