@@ -8,6 +8,8 @@ import pytest
 from conftest import ends, lives
 
 from tfos_ml.agent.child_process import new_marker
+from tfos_ml.agent.reaper import Reaper
+from tfos_ml.worker.fork_server import MARKER
 
 pytestmark = pytest.mark.slow
 
@@ -59,3 +61,14 @@ def test_old_guardian_spares_the_next_attempt_of_the_same_task(tmp_path):
             assert ends(child)
             assert not directory.exists()
             assert lives(another)
+
+
+def test_finish_does_the_work_of_a_guardian_that_was_killed(tmp_path):
+    guardian = Reaper(marker := new_marker())
+    guardian.guard(directories=[str(tmp_path)])
+    with subprocess.Popen(["sleep", "600"], env={**os.environ, MARKER: marker}, start_new_session=True) as child:
+        guardian._process.kill()
+        guardian._process.wait()
+        assert not guardian.finish(report=True)
+    assert child.returncode == -signal.SIGKILL
+    assert not tmp_path.exists()
