@@ -308,22 +308,6 @@ def spark(sessions: Sessions):  # type: ignore[no-untyped-def]
     return sessions.get(LOCAL)
 
 
-@pytest.fixture(params=[LOCAL, pytest.param(CLUSTER, marks=pytest.mark.chaos)], ids=["local", "local-cluster"])
-def any_spark(request: pytest.FixtureRequest, sessions: Sessions):  # type: ignore[no-untyped-def]
-    """A session on threads; among the chaos tests one with two real executors, too."""
-    return sessions.get(request.param)
-
-
-def on(*masters: str) -> pytest.MarkDecorator:
-    """Has a test with ``any_spark`` run on these masters; the other one is left to the chaos tests."""
-    names = {LOCAL: "local", CLUSTER: "local-cluster"}
-    params = [
-        pytest.param(master, id=name, marks=() if master in masters else pytest.mark.chaos)
-        for master, name in names.items()
-    ]
-    return pytest.mark.parametrize("any_spark", params, indirect=True)
-
-
 @pytest.fixture(scope="session")
 def connect_server() -> Iterator[ConnectServer]:
     """A Spark Connect server of its own, for programs that are its clients."""

@@ -38,11 +38,7 @@ NOTEBOOKS = {
 }
 
 
-@pytest.fixture(params=NOTEBOOKS)
-def name(request):
-    return request.param
-
-
+@pytest.mark.parametrize("name", NOTEBOOKS)
 @pytest.mark.chaos  # each fits as what e2e/ has does, and its outputs are looked at as they are kept
 def test_notebook_runs_from_start_to_end(name, tmp_path):
     notebook = read(name)
@@ -62,21 +58,16 @@ def test_notebook_runs_from_start_to_end(name, tmp_path):
     assert noise(notebook) == []
 
 
-def test_notebook_is_kept_with_its_outputs(name):
-    notebook = read(name)
-
-    nbformat.validate(notebook)
-    assert_shows_results(notebook, NOTEBOOKS[name])
-    assert all(cell.execution_count for cell in code_cells(notebook))
-    assert noise(notebook) == []
-
-
-def test_every_notebook_is_run_and_listed():
-    kept = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+def test_every_notebook_is_listed_and_kept_with_its_outputs():
     page = (ROOT / "docs" / "tutorials" / "notebooks.rst").read_text()
-
-    assert kept == set(NOTEBOOKS)
-    assert set(re.findall(r"notebooks/(\w+)\.ipynb", page)) == kept
+    assert {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")} == set(NOTEBOOKS)
+    assert set(re.findall(r"notebooks/(\w+)\.ipynb", page)) == set(NOTEBOOKS)
+    for name, shown in NOTEBOOKS.items():
+        notebook = read(name)
+        nbformat.validate(notebook)
+        assert_shows_results(notebook, shown)
+        assert all(cell.execution_count for cell in code_cells(notebook))
+        assert noise(notebook) == []
 
 
 def read(name):

@@ -38,8 +38,8 @@ def assert_worker_has_ended_before_the_server(summary):
     assert told["ps:0"]["ended"] > told["worker:0"]["done"]
 
 
-def test_a_fit_waits_for_a_worker_that_works(any_spark, caplog):
-    model = fit(any_spark, work_or_serve, {"worker": 7}, clusterSize=3, numPS=1, masterNode="chief")
+def test_a_fit_waits_for_a_worker_that_works(spark, caplog):
+    model = fit(spark, work_or_serve, {"worker": 7}, clusterSize=3, numPS=1, masterNode="chief")
     assert_worker_has_ended_before_the_server(vars(model.summary))
     assert "Waiting for worker:0 to return" in caplog.text
 
@@ -58,8 +58,8 @@ def test_a_worker_that_a_fit_ends_at_work_is_named(spark):
 ENDED = r"evaluator:0 had not returned in time after .*spark.tfos_ml.evaluatorGrace=2.*ctx.should_stop\(\)"
 
 
-def test_a_fit_ends_an_endless_evaluator(any_spark, tmp_path):
+def test_a_fit_ends_an_endless_evaluator(spark, tmp_path):
     args = {"directory": str(tmp_path)}
-    with setting(any_spark, "evaluatorGrace", "2"), pytest.warns(errors.NodeEndedWarning, match=ENDED):
-        model = fit(any_spark, never_look, args, clusterSize=2, evalNode=True, feedTimeout=5)
+    with setting(spark, "evaluatorGrace", "2"), pytest.warns(errors.NodeEndedWarning, match=ENDED):
+        model = fit(spark, never_look, args, clusterSize=2, evalNode=True, feedTimeout=5)
     assert model.summary.rows == 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 from conftest import seconds, wait_until
@@ -20,23 +19,9 @@ def start(spark, map_fun, args=None, nodes=3):
     return TFCluster.run(spark.sparkContext, map_fun, args, nodes, input_mode=InputMode.SPARK)
 
 
-def read_all(args, ctx):
-    """Read to the end of the feed."""
-    feed = ctx.get_data_feed()
-    while not feed.should_stop():
-        feed.next_batch(64)
-
-
 def read_nothing(args, ctx):
     """Wait for the end of the cluster, and never read."""
     ctx.wait()
-
-
-def rows_of_nodes(cluster) -> list[int]:
-    return [node["rows"] for node in cluster.summary["nodes"]]
-
-
-# Dealing
 
 
 def stop_at_once(args, ctx):
@@ -55,29 +40,18 @@ def test_a_node_that_reads_no_further_is_dealt_nothing(spark):
         assert wait_until(lambda: any(node.stopped_reading for node in nodes.progress().values()), DEADLINE)
         for _ in range(4):
             cluster.train(spark.range(0, 100, 1, 1))
-    assert rows_of_nodes(cluster) == [0, 200, 200]
-
-
-# Time-outs
-
-
-def wait_for(path: str) -> None:
-    """Where a partition's rows are computed: wait for a file."""
-    deadline = time.monotonic() + DEADLINE
-    while not os.path.exists(path) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    assert [node["rows"] for node in cluster.summary["nodes"]] == [0, 200, 200]
 
 
 def late(path, partition, rows):
     """The rows of partition 0 at once, those of the others when a file is there."""
-    if partition:
-        wait_for(path)
+    assert not partition or wait_until(lambda: os.path.exists(path), DEADLINE)
     yield from rows
 
 
-def test_rows_that_nobody_reads_are_an_error_in_time_while_others_are_computed(any_spark, tmp_path):
-    rdd = any_spark.sparkContext.parallelize(range(20), 2).mapPartitionsWithIndex(partial(late, f"{tmp_path}/go"))
-    cluster = start(any_spark, read_nothing, nodes=1)
+def test_rows_that_nobody_reads_are_an_error_in_time_while_others_are_computed(spark, tmp_path):
+    rdd = spark.sparkContext.parallelize(range(20), 2).mapPartitionsWithIndex(partial(late, f"{tmp_path}/go"))
+    cluster = start(spark, read_nothing, nodes=1)
     began = time.monotonic()
     with pytest.raises(errors.FeedTimeoutError, match=r"worker:0 on .* feed_timeout=2 s .*feed\.next_batch"):
         cluster.train(rdd, feed_timeout=2)
@@ -85,35 +59,6 @@ def test_rows_that_nobody_reads_are_an_error_in_time_while_others_are_computed(a
     (tmp_path / "go").touch()
     cluster.shutdown()
     assert 2 <= took < 2 + seconds(GRACE)
-
-
-def tell_when_read(args, ctx):
-    """Read to the end of the feed; touch a file once twenty rows have been read."""
-    feed, count = ctx.get_data_feed(), 0
-    while not feed.should_stop():
-        count += len(feed.next_batch(10))
-        if count >= 20:
-            Path(args).touch()
-    ctx.report({"read": count})
-
-
-def test_a_node_that_waits_for_rows_is_not_timed_out(spark, tmp_path):
-    read, timeout = f"{tmp_path}/read", seconds(1)
-
-    def very_late(partition, rows):
-        if partition:
-            wait_for(read)
-            time.sleep(2 * timeout)  # as a source may that has no more rows for now
-        yield from rows
-
-    rdd = spark.sparkContext.parallelize(range(20), 2).mapPartitionsWithIndex(very_late)
-    with start(spark, tell_when_read, read, nodes=1) as cluster:
-        cluster.train(spark.range(10))  # its process has started now
-        cluster.train(rdd, feed_timeout=timeout)
-    assert cluster.summary["nodes"][0]["metrics"][0]["metrics"] == {"read": 30}
-
-
-# Programs of TensorFlowOnSpark
 
 
 def stop_after(args, ctx):
@@ -147,9 +92,9 @@ def read_both(args, ctx):
     ctx.report({"rows": len(rows), "in order": rows == [*range(200), *range(50)]})
 
 
-def test_a_feed_for_inference_is_trained_on_in_order(any_spark):
-    sc = any_spark.sparkContext
-    with start(any_spark, read_both, nodes=1) as cluster:
+def test_a_feed_for_inference_is_trained_on_in_order(spark):
+    sc = spark.sparkContext
+    with start(spark, read_both, nodes=1) as cluster:
         cluster.train(sc.parallelize(range(200), 1))
         cluster.train(sc.parallelize(range(25), 1), num_epochs=1)
         cluster.train(sc.parallelize(range(25, 50), 1), num_epochs=1)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import linecache
 import os
 
 import pytest
-from conftest import CLUSTER, LOCAL, ON_CONNECT
+from conftest import CLUSTER, ON_CONNECT
 from pyspark.sql import functions as F
 from supervisors import supervisor_of
 
@@ -21,23 +20,6 @@ def frame(spark, rows=60):
 
 def fit(spark, train_fn, **params):
     return TFEstimator(trainFn=train_fn, verbose=0, **params).fit(frame(spark))
-
-
-def test_explicit_params_over_tf_args_over_defaults(spark, tmp_path):
-    target = tmp_path / "args.json"
-
-    def look(args, ctx):
-        import sys
-
-        seen = {name: args[name] for name in ("epochs", "batchSize", "mine", "modelDir")}
-        target.write_text(json.dumps([{**seen, "epochs_here": args.epochs}, "tensorflow" in sys.modules]))
-
-    arguments = argparse.Namespace(epochs=7, batchSize=8, mine="x")
-    fit(spark, look, tfArgs=arguments, batchSize=9, nodeEnv={"TFOS_ML_PRELOAD": "0"})
-    expected = {"epochs": 7, "batchSize": 9, "mine": "x", "modelDir": None, "epochs_here": 7}
-    seen, is_loaded = json.loads(target.read_text())
-    assert seen == expected
-    assert not is_loaded
 
 
 def test_context_of_every_role(spark, tmp_path):
@@ -54,12 +36,7 @@ def test_context_of_every_role(spark, tmp_path):
 
     fit(spark, look, clusterSize=4, masterNode="chief", evalNode=True, batchSize=10, epochs=2, modelDir=str(tmp_path))
     nodes = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
-    assert [(n["job_name"], n["task_index"]) for n in nodes] == [
-        ("chief", 0),
-        ("evaluator", 0),
-        ("worker", 0),
-        ("worker", 1),
-    ]
+    assert [f"{n['job_name']}:{n['task_index']}" for n in nodes] == ["chief:0", "evaluator:0", "worker:0", "worker:1"]
     assert [n["worker_num"] for n in nodes] == [0, -1, 1, 2]
     assert [n["is_chief"] for n in nodes] == [True, False, False, False]
     assert {n["per_node_batch_size"] for n in nodes} == {3}
@@ -98,49 +75,38 @@ def test_files_are_shared_out_with_input_mode_tensorflow(spark, tmp_path):
     assert sorted(map(len, shares)) == [2, 3]
 
 
-@pytest.fixture(scope="module")
-def two_workers(sessions, tmp_path_factory):
-    """A model, and what its two nodes saw of 50 rows to train on and 10 that are held out."""
-    directory = tmp_path_factory.mktemp("seen")
-
+def test_validation_rows_are_kept_apart_and_reports_become_history(spark, tmp_path):
     def look(args, ctx):
         seen = {
             "train": [int(i) for batch in ctx.dataset() for i in batch],
             "held_out": [int(i) for batch in ctx.validation_dataset(batch_size=3) for i in batch],
             "counts": [ctx.row_count, ctx.validation_row_count],
         }
-        (directory / str(ctx.worker_num)).write_text(json.dumps(seen))
+        (tmp_path / str(ctx.worker_num)).write_text(json.dumps(seen))
         for epoch in range(3):
             for step in range(2):
                 ctx.report({"loss": 10 * epoch + step}, epoch=epoch, step=step)
         ctx.report({"done": 1})
 
-    df = frame(sessions.get(LOCAL)).withColumn("held_out", F.col("features") >= 50)
+    df = frame(spark).withColumn("held_out", F.col("features") >= 50)
     model = TFEstimator(trainFn=look, clusterSize=2, validationIndicatorCol="held_out", verbose=0).fit(df)
-    return model, [json.loads(p.read_text()) for p in directory.iterdir()]
-
-
-def test_validation_rows_are_kept_apart(two_workers):
-    _, nodes = two_workers
+    nodes = [json.loads(p.read_text()) for p in tmp_path.iterdir()]
     assert sorted(i for n in nodes for i in n["train"]) == list(range(50))
     assert sorted(i for n in nodes for i in n["held_out"]) == list(range(50, 60))
     assert all(n["counts"] == [50, 10] for n in nodes)
 
-
-def test_reports_become_history(two_workers):
-    model, _ = two_workers
     assert model.summary.history == {"loss": [1.0, 11.0, 21.0], "done": [1.0]}
     assert model.summary.rows == 50
     assert [n["label"] for n in model.summary.nodes] == ["worker:0", "worker:1"]
 
 
-def test_batch_results_come_back_in_the_order_of_the_dataframe(any_spark):
+def test_batch_results_come_back_in_the_order_of_the_dataframe(spark):
     def square(args, ctx):
         feed = ctx.get_data_feed(train_mode=False)
         while not feed.should_stop():
             feed.batch_results([row[0] ** 2 for row in feed.next_batch(7)])
 
-    model = TFEstimator(trainFn=square, clusterSize=2, verbose=0).fit(frame(any_spark))
+    model = TFEstimator(trainFn=square, clusterSize=2, verbose=0).fit(frame(spark))
     assert model.results() == [i**2 for i in range(60)]
 
 
@@ -167,15 +133,9 @@ def test_environment_tf_args_of_a_command_line_weights_and_named_labels(spark, t
         batch = [part.numpy().tolist() for part in (x["in"], y["out"], w)]
         (tmp_path / "seen").write_text(json.dumps([dict(os.environ), args.argv, is_loaded, batch]))
 
-    TFEstimator(
-        trainFn=look,
-        tfArgs=["--lr", "0.5"],
-        nodeEnv={"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"},
-        inputMapping={"features": "in"},
-        labelMapping={"y": "out"},
-        weightCol="w",
-        verbose=0,
-    ).fit(df)
+    names = {"inputMapping": {"features": "in"}, "labelMapping": {"y": "out"}, "weightCol": "w"}
+    environment = {"MY_SETTING": "1", "TF_NUM_INTRAOP_THREADS": "3"}
+    TFEstimator(trainFn=look, tfArgs=["--lr", "0.5"], nodeEnv=environment, verbose=0, **names).fit(df)
     seen, *others = json.loads((tmp_path / "seen").read_text())
     assert others == [["--lr", "0.5"], True, [[0, 1, 2, 3], [0, 2, 4, 6], [0.5] * 4]]
     assert seen["MY_SETTING"] == "1"
@@ -248,18 +208,3 @@ def test_parameter_servers_on_the_driver_need_no_slot_on_several_executors(sessi
     assert "under_spark" not in nodes.pop("ps:0")  # it never came to that
     assert [node["under_spark"] for node in nodes.values()] == [False, True, True, True, True]
     assert sum(node["rows_read"] for node in nodes.values()) == 60
-
-
-def test_a_parameter_server_on_the_driver_that_fails_on_several_executors(sessions):
-    def fail_on_ps(args, ctx):
-        if ctx.job_name == "ps":
-            raise ValueError("no such luck")
-        ctx.wait()
-
-    with pytest.raises(errors.TrainFnError, match="ps:0 on .*no such luck"):
-        fit(sessions.get(CLUSTER), fail_on_ps, clusterSize=2, numPS=1, driverPSNodes=True)
-
-
-def test_parameter_servers_on_the_driver_are_asked_for_by_number(spark):
-    with pytest.raises(errors.ParamError, match="numPS=0"):
-        fit(spark, lambda args, ctx: None, driverPSNodes=True)

@@ -8,14 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 import train_functions
-from conftest import CLEAN_SECONDS, CLUSTER, LOCAL, ON_CONNECT, lives, on, our_processes, seconds, wait_until
+from conftest import CLEAN_SECONDS, CLUSTER, ON_CONNECT, lives, our_processes, seconds, wait_until
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
@@ -32,11 +32,16 @@ def estimator(train_fn, directory, **params):
     return TFEstimator(trainFn=train_fn, tfArgs={"directory": str(directory), "fail_on": "worker:1"}, **params)
 
 
+@pytest.fixture
+def executors(sessions):
+    return sessions.get(CLUSTER)
+
+
 @pytest.mark.corner("A failing node is one typed error")
-@on(CLUSTER)
-def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(any_spark, tmp_path):
+def test_exception_on_one_of_several_executors_is_soon_one_typed_error_and_the_next_fit_works(executors, tmp_path):
+    spark = executors
     with pytest.raises(errors.TrainFnError) as caught:
-        estimator(train_functions.fail_on_one, tmp_path).fit(features(any_spark))
+        estimator(train_functions.fail_on_one, tmp_path).fit(features(spark))
 
     # Tasks have TASKS_END_SECONDS to end by themselves, of which a loaded machine may need all.
     assert time.time() - float((tmp_path / "failed_at").read_text()) < seconds(2 * TASKS_END_SECONDS)
@@ -48,7 +53,7 @@ def test_exception_on_one_node_is_soon_one_typed_error_and_the_next_fit_works(an
     assert "tfos_ml/worker/main.py" not in error.traceback
     assert "worker:1 on " in str(error)
 
-    estimator(train_functions.consume, tmp_path).fit(features(any_spark))
+    estimator(train_functions.consume, tmp_path).fit(features(spark))
     counts = [json.loads(p.read_text()) for p in tmp_path.glob("*.json")]
     assert sum(counts) == 100
 
@@ -106,50 +111,29 @@ def running(directory: Path, nodes: int) -> dict[str, list[int]]:
     return {kind: [t[kind] for t in told] for kind in told[0]}
 
 
-def fit_in_thread(fit) -> tuple[threading.Thread, list[BaseException]]:
-    raised: list[BaseException] = []
-
-    def run():
-        try:
-            fit()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread, raised
+def begun(function) -> Future[object]:
+    """What a function, which runs in a thread from now on, will return or raise."""
+    return ThreadPoolExecutor(1).submit(function)
 
 
 def gone(pids: list[int]) -> bool:
-    def alive(pid: int) -> bool:
-        try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    return not any(map(alive, pids))
+    return not any(map(lives, pids))
 
 
 @pytest.mark.corner("A canceled job leaves nothing")
-def test_canceled_job_leaves_nothing_and_other_jobs_go_on(any_spark, tmp_path):
-    slots = 4
-    thread, raised = fit_in_thread(
-        lambda: estimator(train_functions.hang_with_grandchild, tmp_path, clusterSize=slots - 1).fit(
-            features(any_spark)
-        )
-    )
-    pids = running(tmp_path, slots - 1)
+def test_canceled_job_leaves_nothing_and_other_jobs_go_on(spark, tmp_path):
+    hanging = estimator(train_functions.hang_with_grandchild, tmp_path)
+    fit = begun(lambda: hanging.fit(features(spark)))
+    pids = running(tmp_path, 3)
     if ON_CONNECT:  # whose clients cannot tell one job from another
-        other, failed = fit_in_thread(lambda: None)
-        any_spark.interruptAll()
+        other = begun(lambda: 66)
+        spark.interruptAll()
     else:
-        other, failed = fit_in_thread(lambda: slow_count(any_spark))
-        cancel_fit(any_spark.sparkContext)
-    thread.join(CLEAN_SECONDS)
-    assert isinstance(raised[0], errors.FitCancelledError)
+        other = begun(lambda: slow_count(spark))
+        cancel_fit(spark.sparkContext)
+    assert isinstance(fit.exception(CLEAN_SECONDS), errors.FitCancelledError)
     assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
-    other.join(60)
-    assert not failed
+    assert other.result(60) == 66
 
 
 def cancel_fit(context) -> None:
@@ -162,26 +146,24 @@ def is_fit(context, job: int) -> bool:
     return "tfos_ml-" in context._jsc.sc().statusStore().job(job).jobTags().mkString()
 
 
-def slow_count(spark) -> None:
+def slow_count(spark) -> int:
     @F.udf("long")
     def slowly(value):
         time.sleep(0.5)
         return value
 
-    assert spark.range(0, 12, 1, 1).select(slowly("id").alias("x")).agg(F.sum("x")).first()[0] == 66
+    return spark.range(0, 12, 1, 1).select(slowly("id").alias("x")).agg(F.sum("x")).first()[0]
 
 
-@on(CLUSTER)
-def test_killed_spark_python_worker_leaves_nothing(any_spark, tmp_path):
-    thread, raised = fit_in_thread(
-        lambda: estimator(train_functions.hang_with_grandchild, tmp_path).fit(features(any_spark))
-    )
+def test_killed_python_worker_of_several_executors_leaves_nothing(executors, tmp_path):
+    hanging = estimator(train_functions.hang_with_grandchild, tmp_path)
+    fit = begun(lambda: hanging.fit(features(executors)))
     pids = running(tmp_path, 3)
     os.kill(pids["supervisor"][0], signal.SIGKILL)
     assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
-    thread.join(CLEAN_SECONDS)
-    assert isinstance(raised[0], errors.NodeLostError)
-    assert raised[0].role == "worker"
+    error = fit.exception(CLEAN_SECONDS)
+    assert isinstance(error, errors.NodeLostError)
+    assert error.role == "worker"
 
 
 DRIVER = """
@@ -189,7 +171,7 @@ import os, sys, threading
 from pyspark.sql import SparkSession
 import train_functions
 from tfos_ml import TFEstimator
-spark = (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
+spark = (SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false")
          .config("spark.driver.host", "127.0.0.1").config("spark.executorEnv.TFOS_ML_PRELOAD", "0")
          .config("spark.executor.extraJavaOptions", os.environ["SPARK_SUBMIT_OPTS"]).getOrCreate())
 df = spark.range(100).withColumnRenamed("id", "features")
@@ -197,7 +179,7 @@ def fit(directory):
     args = {"directory": directory}
     TFEstimator(trainFn=train_functions.hang_with_grandchild, tfArgs=args, clusterSize=3).fit(df)
 try:
-    fit(sys.argv[2])
+    fit(sys.argv[1])
 except KeyboardInterrupt:
     print("interrupted", spark.sparkContext.statusTracker().getActiveJobsIds(), flush=True)
     print("alive", spark.range(10).count(), threading.active_count(), flush=True)
@@ -207,40 +189,24 @@ for line in sys.stdin:
 
 
 @pytest.fixture
-def start_driver():
-    """Starts a driver process with a fit that hangs; then fits again for each directory on its stdin."""
-    started = []
-
-    def start(master: str, directory: Path) -> subprocess.Popen[str]:
-        driver = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, master, str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        started.append(driver)
-        return driver
-
-    yield start
-    for driver in started:
-        kill_with_children(driver.pid)
+def driver(tmp_path):
+    """A driver process with a fit that hangs; then it fits again for each directory on its stdin."""
+    command, pipes = (
+        [sys.executable, "-c", DRIVER, str(tmp_path)],
+        {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
+    )
+    driver = subprocess.Popen(command, **pipes, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    yield driver
+    kill_with_children(driver.pid)
 
 
-def interrupt(driver: subprocess.Popen[str], directory: Path) -> None:
-    """Send what Ctrl-C sends, and see that the fit is gone, and nothing else."""
-    pids = running(directory, 3)
+def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(driver, tmp_path):
+    pids = running(tmp_path, 3)
     driver.send_signal(signal.SIGINT)
     assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
     assert wait_until(lambda: not our_processes(), CLEAN_SECONDS)
     assert driver.stdout.readline().strip() == "interrupted []"
     assert driver.stdout.readline().startswith("alive 10")
-
-
-def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(start_driver, tmp_path):
-    driver = start_driver(LOCAL, tmp_path)
-    interrupt(driver, tmp_path)
     again = tmp_path / "again"
     again.mkdir()
     print(again, file=driver.stdin, flush=True)
@@ -259,21 +225,17 @@ def kill_with_children(pid: int) -> None:
 
 
 def test_two_fits_at_once_do_not_cross(spark, tmp_path):
-    raised = []
-    directories = [tmp_path / name for name in ("good", "bad", "small")]
+    good, bad, small = directories = [tmp_path / name for name in ("good", "bad", "small")]
     for directory in directories:
         directory.mkdir()
-    good, bad, small = directories
     failing = estimator(train_functions.fail_on_one, bad, clusterSize=1)
     failing.setTfArgs({**failing.getTfArgs(), "fail_on": "worker:0"})
     jobs = [  # of as many nodes as there are slots
-        fit_in_thread(lambda: estimator(train_functions.consume, good, clusterSize=2).fit(features(spark, 1000))),
-        fit_in_thread(lambda: estimator(train_functions.consume, small, clusterSize=1).fit(features(spark, 10))),
-        fit_in_thread(lambda: failing.fit(features(spark))),
+        begun(lambda: estimator(train_functions.consume, good, clusterSize=2).fit(features(spark, 1000))),
+        begun(lambda: estimator(train_functions.consume, small, clusterSize=1).fit(features(spark, 10))),
+        begun(lambda: failing.fit(features(spark))),
     ]
-    for thread, errors_of_one in jobs:
-        thread.join(120)
-        raised.append(errors_of_one)
-    assert raised[:2] == [[], []]
-    assert isinstance(raised[2][0], errors.TrainFnError)
+    raised = [job.exception(120) for job in jobs]
+    assert raised[:2] == [None, None]
+    assert isinstance(raised[2], errors.TrainFnError)
     assert [sum(json.loads(p.read_text()) for p in d.glob("*.json")) for d in (good, small)] == [1000, 10]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import train_functions
-from conftest import LOCAL
 from pyspark.sql import functions as F
 
 from tfos_ml import TFEstimator, errors
@@ -24,63 +23,42 @@ def uneven(spark):
     return repartition_by_id(spark.range(ROWS), 7, partition - 1).withColumnRenamed("id", "features")
 
 
-def read(directory: Path) -> dict[str, dict]:
-    return {p.stem: json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))}
-
-
-WORKERS, EPOCHS = 3, 3
+def fit(df, directory: Path, train_fn: str, args=None, **params):
+    """The model, and what each node wrote down."""
+    train_fn = getattr(train_functions, train_fn)
+    args = {"directory": str(directory), **(args or {})}
+    model = TFEstimator(trainFn=train_fn, tfArgs=args, verbose=0, **params).fit(df)
+    return model, {p.stem: json.loads(p.read_text()) for p in sorted(directory.glob("*.json"))}
 
 
 @pytest.mark.corner("ctx.dataset: each row once an epoch")
-def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(any_spark, tmp_path):
-    args = {"directory": str(tmp_path), "one_iteration": True}
-    estimator = TFEstimator(
-        trainFn=train_functions.record_dataset,
-        tfArgs=args,
-        clusterSize=WORKERS,
-        epochs=EPOCHS,
-        batchSize=128,
-        verbose=0,
-    )
-    model = estimator.fit(uneven(any_spark))
-
-    seen = read(tmp_path)
-    assert len(seen) == WORKERS
-    for epoch in range(EPOCHS):
+def test_dataset_gives_every_row_once_an_epoch_in_agreed_steps(spark, tmp_path):
+    common = {"clusterSize": 3, "epochs": 3, "batchSize": 128}
+    model, seen = fit(uneven(spark), tmp_path, "record_dataset", {"one_iteration": True}, **common)
+    assert len(seen) == 3
+    for epoch in range(3):
         ids = [i for node in seen.values() for batch in node["passes"][epoch] for i in batch]
         assert sorted(ids) == list(range(ROWS))
-    per_node = max(1, 128 // WORKERS)
+    per_node = 128 // 3
     steps = {node["cardinality"] for node in seen.values()}
     assert len(steps) == 1
     for node in seen.values():
         assert all(len(batches) == node["cardinality"] for batches in node["passes"])
         assert all(0 < len(batch) <= per_node for batches in node["passes"] for batch in batches)
         assert node["rows"] == ROWS
-        assert len(set(node["spec"]["worker"])) == WORKERS
+        assert len(set(node["spec"]["worker"])) == 3
     assert model.summary.rows == ROWS
 
 
 @pytest.mark.corner("ctx.get_data_feed: each row once an epoch")
-def test_data_feed_gives_every_row_once_an_epoch(any_spark, tmp_path):
-    estimator = TFEstimator(
-        trainFn=train_functions.record_feed,
-        tfArgs={"directory": str(tmp_path)},
-        clusterSize=WORKERS,
-        epochs=EPOCHS,
-        verbose=0,
-    )
-    estimator.fit(uneven(any_spark))
-
-    seen = read(tmp_path)
+def test_data_feed_gives_every_row_once_an_epoch(spark, tmp_path):
+    _, seen = fit(uneven(spark), tmp_path, "record_feed", clusterSize=3, epochs=3)
     ids = [i for node in seen.values() for i in node["ids"]]
-    assert sorted(ids) == sorted(list(range(ROWS)) * EPOCHS)
+    assert sorted(ids) == sorted(list(range(ROWS)) * 3)
     assert all(size == 100 for node in seen.values() for size in node["sizes"][:-1])
 
 
-@pytest.fixture(scope="module")
-def passes(sessions, tmp_path_factory):
-    """The passes of each node by number of workers, of rows whose computation is counted; and that count."""
-    spark = sessions.get(LOCAL)
+def test_input_is_computed_once_and_a_shuffle_is_the_same_for_every_cluster_size_and_new_each_epoch(spark, tmp_path):
     computed = spark.sparkContext.accumulator(0)
 
     @F.udf("long")
@@ -89,32 +67,15 @@ def passes(sessions, tmp_path_factory):
         return value
 
     df = spark.range(0, 300, 1, 3).select(count.asNondeterministic()("id").alias("features"))
-    orders, counts = {}, {}
+    orders = {}
     for workers in (1, 2):
-        directory, before = tmp_path_factory.mktemp(f"workers-{workers}"), computed.value
-        TFEstimator(
-            trainFn=train_functions.record_dataset,
-            tfArgs={"directory": str(directory)},
-            clusterSize=workers,
-            epochs=2,
-            seed=7,
-            verbose=0,
-        ).fit(df)
+        (directory := tmp_path / str(workers)).mkdir()
+        before = computed.value
+        _, seen = fit(df, directory, "record_dataset", clusterSize=workers, epochs=2, seed=7)
         orders[workers] = [
-            [[i for batch in node["passes"][epoch] for i in batch] for node in read(directory).values()]
-            for epoch in range(2)
+            [[i for batch in node["passes"][epoch] for i in batch] for node in seen.values()] for epoch in range(2)
         ]
-        counts[workers] = computed.value - before
-    return orders, counts
-
-
-def test_input_is_computed_once_for_all_epochs(passes):
-    _, counts = passes
-    assert counts == {1: 300, 2: 300}
-
-
-def test_shuffle_is_the_same_for_every_cluster_size_and_new_each_epoch(passes):
-    orders, _ = passes
+        assert computed.value - before == 300
     for epoch in range(2):
         (whole,) = orders[1][epoch]
         for share in orders[2][epoch]:
@@ -147,23 +108,16 @@ IMAGE = "struct<origin:string,height:int,width:int,nChannels:int,mode:int,data:b
 
 def fit_and_read(df, directory, how, mapping):
     """What the one node got of each input."""
-    TFEstimator(
-        trainFn=train_functions.record_values,
-        tfArgs={"directory": str(directory), "how": how},
-        inputMapping=mapping,
-        padValue=-1,
-        verbose=0,
-    ).fit(df.coalesce(1))
-    (seen,) = read(directory).values()
-    return seen
+    _, seen = fit(df.coalesce(1), directory, "record_values", {"how": how}, inputMapping=mapping, padValue=-1)
+    (one,) = seen.values()
+    return one
 
 
-@pytest.fixture(scope="module")
-def by_dataset(sessions, tmp_path_factory):
-    """The values of every type, and columns that tensors hold in another form than Spark, in one fit."""
+@pytest.mark.corner("ctx.dataset: values of every type")
+def test_values_of_every_type_arrive_exactly_by_dataset(spark, tmp_path):
+    """And columns that tensors hold in another form than Spark."""
     from pyspark.ml.linalg import Vectors, VectorUDT
 
-    spark = sessions.get(LOCAL)
     image = ("", 1, 2, 3, 16, bytearray(range(6)))
     others = [
         (image, "1969-12-31", "2024-02-29 12:30:01.000005", [1]),
@@ -180,12 +134,14 @@ def by_dataset(sessions, tmp_path_factory):
         }
     )
     others = {"v": "v", "s.d": "d", "t": "t", "p": "p", "r": "r"}
-    return fit_and_read(df, tmp_path_factory.mktemp("seen"), "dataset", {**IN, **others})
-
-
-@pytest.mark.corner("ctx.dataset: values of every type")
-def test_values_of_every_type_arrive_exactly_by_dataset(by_dataset):
-    check_values(by_dataset, encode_text)  # a string tensor holds UTF-8
+    seen = fit_and_read(df, tmp_path, "dataset", {**IN, **others})
+    check_values(seen, encode_text)  # a string tensor holds UTF-8
+    assert {name: seen[name]["dtype"] for name in "vdtp"} == {"v": "float64", "d": "int32", "t": "int64", "p": "uint8"}
+    assert seen["v"]["values"] == train_functions.encode([[0.1, 2.0, 3.0], [0.0, 1e300, 0.0]])
+    assert seen["d"]["values"] == [-1, 19782]
+    assert seen["t"]["values"] == [1709209801000005, -315619200000000]
+    assert seen["p"]["values"] == [[[[0, 1, 2], [3, 4, 5]]]] * 2
+    assert seen["r"]["values"] == [[1, -1, -1], [2, 3, 4]]  # padded to the longest of the batch
 
 
 def test_values_of_every_type_arrive_exactly_by_feed(spark, tmp_path):
@@ -212,24 +168,8 @@ def encode_text(text: str) -> dict[str, str]:
     return {"bytes": text.encode().hex()}
 
 
-def test_vectors_times_images_and_fields_of_structs_arrive(by_dataset):
-    seen = by_dataset
-    assert {name: seen[name]["dtype"] for name in "vdtp"} == {"v": "float64", "d": "int32", "t": "int64", "p": "uint8"}
-    assert seen["v"]["values"] == train_functions.encode([[0.1, 2.0, 3.0], [0.0, 1e300, 0.0]])
-    assert seen["d"]["values"] == [-1, 19782]
-    assert seen["t"]["values"] == [1709209801000005, -315619200000000]
-    assert seen["p"]["values"] == [[[[0, 1, 2], [3, 4, 5]]]] * 2
-
-
-def test_ragged_arrays_are_padded_to_the_longest_of_the_batch(by_dataset):
-    assert by_dataset["r"]["values"] == [[1, -1, -1], [2, 3, 4]]
-
-
 def test_fewer_rows_than_workers_is_an_error_before_the_first_step(spark, tmp_path):
     df = spark.range(1).withColumnRenamed("id", "features")
-    estimator = TFEstimator(
-        trainFn=train_functions.record_dataset, tfArgs={"directory": str(tmp_path)}, clusterSize=2, verbose=0
-    )
     with pytest.raises(errors.EmptyDataError, match="has 0 row"):
-        estimator.fit(df)
-    assert not read(tmp_path)
+        fit(df, tmp_path, "record_dataset", clusterSize=2)
+    assert not list(tmp_path.iterdir())

@@ -1,6 +1,5 @@
 """Nodes are forked from a process that has imported TensorFlow, unless a setting says otherwise."""
 
-import contextlib
 import json
 import os
 import sys
@@ -9,13 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import CLUSTER, ends, wait_until
 from pyspark.sql import functions as F
 from train_functions import write
 
 from tfos_ml import KerasEstimator, TFEstimator
-from tfos_ml.driver import executor_check
-from tfos_ml.driver.preflight import registered_slots
 
 pytestmark = pytest.mark.filterwarnings("ignore:The train function exported no model")
 
@@ -33,11 +29,6 @@ def fit(spark, directory):
     return [json.loads(file.read_text()) for file in sorted(directory.glob("worker-*.json"))]
 
 
-def owner_of(server):
-    """The pid of the process that has started a fork server."""
-    return int(server.cmdline()[-4])
-
-
 def test_looks_nodes_and_scoring_share_one_server_on_the_drivers_host(spark, tmp_path):
     """Red before: three servers, each with a TensorFlow of its own."""
     nodes = fit(spark, tmp_path)
@@ -49,38 +40,6 @@ def test_looks_nodes_and_scoring_share_one_server_on_the_drivers_host(spark, tmp
     estimator = KerasEstimator(model=regression, batchSize=10, verbose=0)
     assert estimator.fit(df).transform(df).count() == 40
     assert servers() == known
-
-
-@pytest.mark.chaos
-def test_executors_import_while_the_driver_looks(sessions, monkeypatch):
-    spark = sessions.get(CLUSTER)
-    df = spark.range(40).select((F.col("id") / 40).cast("float").alias("features"), F.lit(0.0).alias("label"))
-    monkeypatch.setattr(executor_check, "_checked", [])  # as before the first fit of an application
-    while found := processes_of(servers()):  # of tests before; and forks of theirs, which look like servers then
-        for process in found:
-            process.kill()
-            assert ends(process.pid)
-    assert wait_until(lambda: registered_slots(spark) >= 4, 60)
-    preparation = {"environment": {"KERAS_BACKEND": "tensorflow"}, "cpus": None, "idle_seconds": 300.0}
-    with executor_check.prepared_executors(spark, 4, {**preparation, "fork_owner": None}):  # one for each slot
-        pass
-    known = processes_of(servers())
-    assert len({owner_of(server) for server in known}) == len(known) == 2  # one for each executor
-    assert {psutil.Process(owner_of(server)).name() for server in known} == {"java"}
-    assert spark.sparkContext.applicationId in executor_check._checked
-    model = KerasEstimator(model=regression, clusterSize=2, batchSize=10, verbose=0).fit(df)
-    assert model.transform(df).count() == 40
-    assert {*known} <= {*processes_of(servers())}  # the driver has one of its own
-
-
-def processes_of(places):
-    """The fork servers whose sockets are in some places."""
-    sockets, found = {str(place / "socket") for place in places}, []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # it ends meanwhile
-            if sockets & set(process.cmdline()) and process.ppid() == 1:  # and is no fork
-                found.append(process)
-    return found
 
 
 def servers():
@@ -98,7 +57,6 @@ def regression():
 
 def test_python_workers_of_our_daemon_begin_with_what_tasks_import(spark):
     def look(_):
-
         archives = [path for path in sys.path if "pyspark.zip" in path or "py4j" in path or path.endswith(".jar")]
         return [({"pandas", "pyarrow.flight", "tfos_ml.agent.feed_task"} <= set(sys.modules), archives)]
 

@@ -1,65 +1,43 @@
-"""Common mistakes, made in a process of their own as users make them, and what its console then shows.
-
-``docs/mistakes.py`` makes them all, for the page; here are those that need no Spark job, and some whose nodes fail.
-"""
+"""Common mistakes, which ``docs/mistakes.py`` makes for their page: those that need no Spark job, and some on nodes."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import jobs_of
+
+from tfos_ml import errors
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import mistakes
 
-BEFORE_ANY_JOB = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]
-ON_NODES = ["train_function_raises", "train_function_exits"]
+NAMES = [one.make.__name__ for one in mistakes.MISTAKES if one.is_known_before]
+NAMES += ["train_function_raises", "train_function_exits"]
 PAGE = Path(mistakes.__file__).parent / "reference" / "mistakes.rst"
-OFTEN = {"train_function_raises", "misspelled_param"}  # which need no Keras in the program
 
 
-class Outcomes:
-    """Outcomes of the mistakes, by name; all of a group are made when one is wanted."""
-
-    def __init__(self):
-        self._known = {}
-
-    def __getitem__(self, name):
-        if name not in self._known:
-            group = OFTEN if name in OFTEN else {*BEFORE_ANY_JOB, *ON_NODES}.difference(OFTEN)
-            made = mistakes.outcomes_of(f"^({'|'.join(group)})$")
-            self._known.update({outcome.name: outcome for outcome in made})
-        return self._known[name]
+@pytest.fixture(scope="module", autouse=True)
+def keras():
+    import keras  # noqa: F401  (it changes the environment, which is not ours to undo)
 
 
-@pytest.fixture(scope="module")
-def outcomes():
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("TFOS_ML_PRELOAD", "0")  # nodes of these need no TensorFlow
-        yield Outcomes()
-
-
-def named(name):
-    """The errors themselves have their tests elsewhere; a few show that the console has no more than they say."""
-    return pytest.param(name, marks=() if name in OFTEN else pytest.mark.chaos)
-
-
-@pytest.mark.parametrize("name", map(named, [*BEFORE_ANY_JOB, *ON_NODES]))
-def test_a_mistake_is_a_typed_error_of_few_lines_and_soon(outcomes, name):
-    outcome = outcomes[name]
-    print(outcome.console)
-    assert outcome.console
-    assert mistakes.problems(outcome) == []
-
-
-@pytest.mark.parametrize("name", map(named, [*BEFORE_ANY_JOB, *ON_NODES]))
-def test_the_page_shows_the_message_of_today(outcomes, name):
-    message = mistakes.message(outcomes[name])
-
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mistake_is_a_typed_error_as_the_page_shows_it(spark, name):
+    (one,) = [one for one in mistakes.MISTAKES if one.make.__name__ == name]
+    table, before = mistakes.Table(), jobs_of(spark)
+    with pytest.raises(errors.TfosMlError) as caught:
+        one.make(table)
+    shutil.rmtree(table.directory)
+    message = mistakes.as_seen(f"{type(caught.value).__name__}: {caught.value}")
     assert without_numbers(message) in without_numbers(PAGE.read_text()), "run: python docs/mistakes.py"
+    assert not one.is_known_before or jobs_of(spark) == before
+    if name == "train_function_raises":
+        assert 'print("learning rate", rates["slow"])' in message
 
 
 def without_numbers(text):
@@ -67,6 +45,8 @@ def without_numbers(text):
     return " ".join(re.sub(r"\d+", "#", text).split())
 
 
-def test_the_message_of_a_node_has_what_helps(outcomes):
-    for line in ("KeyError: 'slow'", 'print("learning rate", rates["slow"])'):
-        assert line in outcomes["train_function_raises"].console
+@pytest.mark.chaos
+def test_the_console_shows_a_few_lines():
+    outcomes = mistakes.outcomes_of(f"^({'|'.join(NAMES)})$")
+    assert len(outcomes) == len(NAMES)
+    assert [problem for outcome in outcomes for problem in mistakes.problems(outcome)] == []

@@ -110,11 +110,6 @@ def test_a_snapshot_in_the_store_is_read_by_the_nodes(spark, store, tmp_path):
     with pytest.raises(errors.FileReadError, match="Make sure that all nodes can reach cacheDir") as caught:
         read.fit(df)
     assert_no_secret(caught.value)
-    store.heal()
-    store.fail(lambda method, path: "manifest" in path, 403)
-    with pytest.raises(errors.SnapshotError, match="cannot be used") as caught:
-        read.fit(df)
-    assert_no_secret(caught.value)
 
 
 def test_a_fit_keeps_everything_in_the_store(spark, store):
@@ -131,17 +126,22 @@ def test_a_fit_keeps_everything_in_the_store(spark, store):
     assert epochs_logged(store, "all/logs") == [0, 1]
     assert store.keys == {ACCESS_KEY}
 
+    # A checkpoint that cannot be written does not count.
     second = estimator(epochs=4, exportDir="s3a://bucket/all/second", **places)
-    store.fail(lambda method, path: method == "GET" and path.endswith("/state.json"), 403)
-    with pytest.raises(errors.ModelDirError, match="cannot be taken over") as caught:  # and is not passed over
+    store.fail(lambda method, path: method in ("PUT", "POST") and "state/tfos_ml/epoch-00004" in path, 503)
+    with pytest.raises(errors.ModelDirError, match="cannot be written: .*credentials") as caught:
         second.fit(df)
-    assert_no_secret(caught.value)
+    assert_no_secret(caught.value, caught.value.__dict__)
     store.heal()
-    with pytest.warns(UserWarning, match="Training continued from a checkpoint in modelDir='s3a:.*, after epoch 2"):
+    with pytest.warns(UserWarning, match="Training continued from a checkpoint in modelDir='s3a:.*, after epoch 3"):
         resumed = second.fit(df)
     assert resumed.summary.history["loss"][:2] == fitted.summary.history["loss"]
-    assert resumed.summary.steps == 2 * ROWS // 50
-    warm = estimator(initialWeights="s3a://bucket/all/second", epochs=1).fit(df)
+    assert resumed.summary.steps == ROWS // 50
+    store.fail(lambda method, path: method in ("PUT", "POST") and "events.out" in path, 403)
+    told = r"Event files could not be copied to logDir='s3://\*\*\*@bucket/lost"
+    with pytest.warns(UserWarning, match=told) as caught:
+        warm = estimator(initialWeights="s3a://bucket/all/second", logDir="s3a://bucket/lost", epochs=1).fit(df)
+    assert_no_secret(*[warning.message for warning in caught])
     assert warm.summary.history["loss"][0] < fitted.summary.history["loss"][0]
     assert_no_secret(
         first, second, fitted, resumed, loaded, first.explainParams(), fitted.summary, fitted.summary.history
@@ -165,29 +165,15 @@ def epochs_logged(store, directory):
     return sorted(steps)
 
 
-def test_event_files_that_cannot_be_copied_are_a_warning(spark, store):
-    store.fail(lambda method, path: method in ("PUT", "POST") and "events.out" in path, 403)
-    with pytest.warns(
-        UserWarning, match=r"Event files could not be copied to logDir='s3://\*\*\*@bucket/lost"
-    ) as caught:
-        fitted = estimator(logDir="s3a://bucket/lost", epochs=1).fit(rows(spark))
-    assert len(fitted.summary.history["loss"]) == 1
-    assert_no_secret(*[warning.message for warning in caught])
-
-
-@pytest.mark.parametrize(
-    ("param", "how"), [("exportDir", "forbidden"), ("modelDir", "no bucket"), ("logDir", "forbidden")]
-)
-def test_a_place_that_cannot_be_written_is_told_before_any_job(spark, store, param, how):
-    bucket = "missing" if how == "no bucket" else "bucket"
-    if how == "forbidden":
-        store.fail(lambda method, path: method in ("PUT", "POST"), 403)
+def test_a_place_that_cannot_be_written_is_told_before_any_job(spark, store):
     before, began = jobs_of(spark), time.monotonic()
-    with pytest.raises(errors.DestinationError, match=f"^{param}='s3.*{bucket}/place.*credentials") as caught:
-        estimator(**{param: f"s3a://{bucket}/place"}).fit(rows(spark))
+    for param, bucket in {"modelDir": "missing", "exportDir": "bucket"}.items():
+        with pytest.raises(errors.DestinationError, match=f"^{param}='s3.*{bucket}/place.*credentials") as caught:
+            estimator(**{param: f"s3a://{bucket}/place"}).fit(rows(spark))
+        assert_no_secret(caught.value)
+        store.fail(lambda method, path: method in ("PUT", "POST"), 403)
     assert time.monotonic() - began < seconds(TIME_LIMIT)
     assert jobs_of(spark) == before
-    assert_no_secret(caught.value)
     store.heal()
     assert store.names("place") == []
 
@@ -215,35 +201,13 @@ def test_an_export_that_is_refused_while_it_is_published(spark, store):
     assert_no_secret(caught.value)
 
 
-@pytest.mark.chaos
-def test_a_checkpoint_that_is_refused_does_not_count(spark, store):
-    df, place = rows(spark), "state"
-    store.fail(lambda method, path: method in ("PUT", "POST") and f"{place}/tfos_ml/epoch-00002" in path, 503)
-    began = time.monotonic()
-    with pytest.raises(errors.ModelDirError, match="cannot be written: .*credentials") as caught:
-        estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df)
-    assert time.monotonic() - began < seconds(TIME_LIMIT)
-    assert_no_secret(caught.value, caught.value.__dict__)
-    store.heal()
-    assert sum(name.endswith("state.json") for name in store.names(f"{place}/tfos_ml")) == 1
-    with pytest.warns(UserWarning, match="Training continued from a checkpoint in modelDir"):
-        resumed = estimator(modelDir=f"s3a://bucket/{place}", epochs=3).fit(df)
-    assert resumed.summary.steps == 2 * ROWS // 50
-
-
 def test_stages_are_saved_by_spark_which_says_what_it_lacks(spark, store):
-    job = estimator()
-    for place in ("s3a://bucket/stage", "s3://bucket/stage"):
-        with pytest.raises(
-            errors.DestinationError, match=f"{place} cannot be opened: .*hadoop-aws.*exportDir"
-        ) as caught:
-            job.save(place)
-        with pytest.raises(errors.DestinationError, match="cannot be opened"):
-            TFModel.load(place)
-        assert_no_secret(caught.value)
-
-
-# TFRecords
+    place = "s3a://bucket/stage"
+    with pytest.raises(errors.DestinationError, match=f"{place} cannot be opened: .*hadoop-aws.*exportDir") as caught:
+        estimator().save(place)
+    with pytest.raises(errors.DestinationError, match="cannot be opened"):
+        TFModel.load(place)
+    assert_no_secret(caught.value)
 
 
 def numbers(spark, count=1000):
@@ -280,30 +244,11 @@ def test_tfrecords_that_tasks_cannot_write_or_read(spark, store):
     store.fail(lambda method, request: method in ("PUT", "POST") and request.endswith(".tfrecord"), 403)
     with pytest.raises(errors.DestinationError, match="cannot be written.*credentials") as caught:
         tfrecord.save_as_tfrecords(numbers(spark), path)
-    assert_no_secret(caught.value)
     store.heal()
     assert store.names("records/tasks") == []
     tfrecord.save_as_tfrecords(numbers(spark), path)
     found = tfrecord.load_tfrecords(spark, path)
     store.fail(lambda method, request: method == "GET" and request.endswith(".tfrecord"), 403)
-    with pytest.raises(
-        Exception, match="DataError: TFRecords at .* cannot be read, from s3://.*part-.*credentials"
-    ) as error:
+    with pytest.raises(Exception, match="DataError: TFRecords at .* cannot be read, from s3://.*part-.*cred") as error:
         found.collect()
-    assert_no_secret(error.value)
-    store.fail(lambda method, request: True, 403)
-    with pytest.raises(errors.DataError, match="cannot be read: .*credentials") as caught:
-        tfrecord.load_tfrecords(spark, path)
-    assert_no_secret(caught.value)
-
-
-def test_a_uri_that_says_it_all_needs_no_settings(spark, store):
-    """As on Spark Connect, whose client has none."""
-    host = store.endpoint.removeprefix("http://")
-    secret = SECRET_KEY.replace("/", "%2F").replace("+", "%2B")
-    query = f"scheme=http&endpoint_override={host}&region=us-east-1"
-    uri = f"s3://OTHERKEYOFSTORES:{secret}@bucket/whole?{query}"
-    fitted = estimator(exportDir=uri, epochs=1).fit(rows(spark))
-    assert "saved_model.pb" in store.names("whole")
-    assert "OTHERKEYOFSTORES" in store.keys
-    assert fitted.transform(rows(spark)).count() == ROWS
+    assert_no_secret(caught.value, error.value)

@@ -16,18 +16,13 @@ def report_two_epochs(args, ctx):
         ctx.report({"loss": 0.5 / (epoch + 1), "rows_here": rows}, epoch=epoch)
 
 
-def fit(spark, verbose, nodes=2):
+def fit(spark, verbose):
     df = spark.range(200).withColumnRenamed("id", "features")
-    return TFEstimator(trainFn=report_two_epochs, clusterSize=nodes, epochs=2, verbose=verbose).fit(df)
-
-
-def have_a_terminal(monkeypatch):
-    """Has stderr pass for a terminal; called by the test itself, since pytest changes stderr after its fixtures."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    return TFEstimator(trainFn=report_two_epochs, clusterSize=2, epochs=2, verbose=verbose).fit(df)
 
 
 def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys, monkeypatch):
-    have_a_terminal(monkeypatch)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     fit(spark, verbose=1)
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,10 @@ import cloudpickle
 import psutil
 import pyarrow as pa
 import pytest
-from conftest import CLUSTER, ends, on, wait_until
+from conftest import CLUSTER, ends, wait_until
 from elsewhere import run_elsewhere
 from pyspark.sql import functions as F
+from settings import setting
 
 from tfos_ml import TFModel, errors
 from tfos_ml.agent import scoring_client as agent_scoring
@@ -30,7 +32,6 @@ from tfos_ml.inference.input_tensors import InputBinding
 from tfos_ml.inference.udf import ScoringSpec
 from tfos_ml.worker import scoring_server
 
-SETTING = "spark.tfos_ml.scoringProcess"
 DEADLINE = 60.0
 MAKE_MODELS = """
 import sys
@@ -71,36 +72,28 @@ def owner():
     """A process that stands for an executor: its servers end with it."""
     process = subprocess.Popen(["sleep", "600"])
     yield process.pid
-    found = server_of(process.pid).process_id()
+    found = server_of(process.pid)
     process.kill()
     process.wait(DEADLINE)
     assert found is None or ends(found, DEADLINE)
     assert wait_until(lambda: not list(Path(os.environ["TMPDIR"]).glob(f"tfos_ml-*-{process.pid}-*")), DEADLINE)
 
 
-def server_of(owner: int) -> SeenServer:
-    return SeenServer(ForkServerRef(owner, 300.0))
+def server_of(owner: int) -> int | None:
+    """The pid of the owner's server, or None if it does not run."""
+    client = ScoringProcessClient(ForkServerRef(owner, 300.0))
+    if not client.answers():
+        return None
+    with client.connect() as connection:
+        assert connection._process is not None
+        return connection._process.pid
 
 
-class SeenServer(ScoringProcessClient):
-    """A server whose process the tests know."""
-
-    def process_id(self) -> int | None:
-        """The pid, or None if it does not run."""
-        if not self.answers():
-            return None
-        with self.connect() as connection:
-            assert connection._process is not None
-            return connection._process.pid
-
-
-def plain(model: Path, shape: tuple[int | None, ...] = (None,), output: str = "y") -> ScoringSpec:
+def plain(model: Path) -> ScoringSpec:
     """How to call a model of one input `x` and one output."""
-    tensor = TensorInfo("float32", shape)
-    kind = pa.float32() if len(shape) == 1 else pa.list_(pa.float32())
-    inputs = (InputBinding("c", "x", tensor),)
-    fields, names = {output: kind}, {output: output}
-    return ScoringSpec(model, "serving_default", "serve", inputs, {output: tensor}, fields, names, 10, "error", 0)
+    tensor = TensorInfo("float32", (None,))
+    inputs, fields = (InputBinding("c", "x", tensor),), {"y": pa.float32()}
+    return ScoringSpec(model, "serving_default", "serve", inputs, {"y": tensor}, fields, {"y": "y"}, 10, "error", 0)
 
 
 def floats(*values: float) -> list[pa.Array]:
@@ -112,8 +105,8 @@ def scorer(owner, models):
     """Makes a task's use of a model in the owner's scoring process."""
     made = []
 
-    def make(name: str, owner: int = owner, kind: str = EXECUTOR, **options: object) -> Scorer:
-        made.append(Scorer(plain(models / name, **options), ScoringProcess(kind, 0, 300.0, owner)))
+    def make(name: str, kind: str = EXECUTOR) -> Scorer:
+        made.append(Scorer(plain(models / name), ScoringProcess(kind, 0, 300.0, owner)))
         return made[-1]
 
     yield make
@@ -121,34 +114,31 @@ def scorer(owner, models):
         one._disconnect()
 
 
-class TestOneProcess:
-    def test_error_of_the_model_tells_what_tensorflow_says(self, scorer):
-        with pytest.raises(
-            errors.ModelError, match=r"(?s)The model failed on rows of column 'c' .* InvalidArgumentError: .*\[5\]"
-        ):
-            scorer("strict").score(floats(1.0, 2.0))
+def test_error_of_the_model_tells_what_tensorflow_says(scorer):
+    told = r"(?s)The model failed on rows of column 'c' .* InvalidArgumentError: .*\[5\]"
+    with pytest.raises(errors.ModelError, match=told):
+        scorer("strict").score(floats(1.0, 2.0))
 
-    def test_keeps_a_bounded_number_of_models(self, scorer, models, owner, tmp_path):
-        import shutil
 
-        for number in range(6):
-            shutil.copytree(models / "deadly", tmp_path / str(number))
-            one = scorer(tmp_path / str(number))
-            one.score(floats(1.0))
-            one._disconnect()
-        names = [f.path for f in psutil.Process(server_of(owner).process_id()).open_files()]
-        assert not [name for name in names if str(tmp_path) in name]
+def test_a_bounded_number_of_models_is_kept(scorer, models, owner, tmp_path):
+    for number in range(6):
+        shutil.copytree(models / "deadly", tmp_path / str(number))
+        one = scorer(tmp_path / str(number))
+        one.score(floats(1.0))
+        one._disconnect()
+    names = [f.path for f in psutil.Process(server_of(owner)).open_files()]
+    assert not [name for name in names if str(tmp_path) in name]
 
 
 class TestEnd:
     def test_is_started_again_between_two_batches(self, scorer, owner):
         one = scorer("deadly")
         assert one.score(floats(1.0)).to_pylist() == [1.0]
-        before = server_of(owner).process_id()
+        before = server_of(owner)
         os.kill(before, signal.SIGKILL)
         assert ends(before)
         assert one.score(floats(2.0)).to_pylist() == [2.0]
-        assert server_of(owner).process_id() not in (None, before)
+        assert server_of(owner) not in (None, before)
 
     def test_ends_the_task_if_the_same_batch_ends_it_twice(self, scorer):
         one = scorer("deadly")
@@ -159,19 +149,11 @@ class TestEnd:
     def test_that_stands_still_is_ended_and_started_again(self, scorer, owner, monkeypatch):
         one = scorer("deadly")
         one.score(floats(1.0))
-        stopped = server_of(owner).process_id()
+        stopped = server_of(owner)
         monkeypatch.setattr(agent_scoring, "SCORER_ANSWER_SECONDS", 3.0)
         one._connection._batches.connection.settimeout(3.0)
         os.kill(stopped, signal.SIGSTOP)
         assert one.score(floats(2.0)).to_pylist() == [2.0]
-        assert ends(stopped)
-
-    def test_that_does_not_greet_a_new_client_is_ended_and_started_again(self, scorer, owner, monkeypatch):
-        scorer("deadly").score(floats(1.0))
-        stopped = server_of(owner).process_id()
-        monkeypatch.setattr(agent_scoring, "SCORER_ANSWER_SECONDS", 3.0)
-        os.kill(stopped, signal.SIGSTOP)
-        assert scorer("deadly").score(floats(2.0)).to_pylist() == [2.0]
         assert ends(stopped)
 
     def test_comes_although_a_call_for_a_client_that_is_gone_does_not_end(self, monkeypatch, tmp_path):
@@ -192,34 +174,24 @@ class TestEnd:
         goes_on.set()
 
 
-class TestThatCannotBeStarted:
-    @pytest.fixture
-    def unusable(self, owner, monkeypatch, tmp_path):
-        """A place for the socket that others may use, too."""
-        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        ScoringProcessClient(ForkServerRef(owner, 300.0))._path.parent.mkdir(mode=0o755)
-
-    def test_scores_in_the_worker(self, scorer, unusable, caplog):
-        assert scorer("deadly", kind=AUTO).score(floats(5.0)).to_pylist() == [5.0]
-        assert "This Python worker runs the model itself" in caplog.text
-
-    def test_is_an_error_if_it_was_asked_for(self, scorer, unusable):
-        with pytest.raises(errors.ModelError, match=f"does not start: .*with mode 40755.* or set {SETTING}=worker"):
-            scorer("deadly").score(floats(5.0))
-
-
-@pytest.fixture
-def setting(any_spark):
-    yield lambda value: any_spark.conf.set(SETTING, value)
-    any_spark.conf.unset(SETTING)
+def test_one_that_cannot_be_started_is_an_error_if_it_was_asked_for(scorer, owner, monkeypatch, tmp_path, caplog):
+    """Others may use the place for its socket, too."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ScoringProcessClient(ForkServerRef(owner, 300.0))._path.parent.mkdir(mode=0o755)
+    assert scorer("deadly", kind=AUTO).score(floats(5.0)).to_pylist() == [5.0]
+    assert "This Python worker runs the model itself" in caplog.text
+    refused = "does not start: .*with mode 40755.* or set spark.tfos_ml.scoringProcess=worker"
+    with pytest.raises(errors.ModelError, match=refused):
+        scorer("deadly").score(floats(5.0))
 
 
 @pytest.mark.corner("One scoring process for all Python workers")
-@on(CLUSTER)
-def test_results_are_the_same_bit_for_bit(any_spark, setting, models):
+def test_results_are_the_same_bit_for_bit_on_several_executors(sessions, models):
+    """And a Python worker that scores itself has as many threads as its executor has cores."""
+    spark = sessions.get(CLUSTER)
     number = F.col("id").cast("float")
     features = F.when(F.col("id") % 7 != 3, F.array([F.sin(number * i).cast("float") for i in range(8)]))
-    df = any_spark.range(0, 5000, 1, 2).select(
+    df = spark.range(0, 5000, 1, 2).select(
         "id", features.alias("features"), F.concat(F.lit("é"), F.col("id")).alias("s")
     )
     model = TFModel(
@@ -231,9 +203,25 @@ def test_results_are_the_same_bit_for_bit(any_spark, setting, models):
     )
     found = {}
     for kind in (EXECUTOR, WORKER):
-        setting(kind)
-        found[kind] = sorted(model.transform(df).collect())  # Spark would score twice to sort them
+        with setting(spark, "scoringProcess", kind):
+            found[kind] = sorted(model.transform(df).collect())  # Spark would score twice to sort them
     assert found[EXECUTOR] == found[WORKER]
+    score = make_udf_function(plain(models / "deadly"), ScoringProcess(WORKER, 1, 300.0, None))
+
+    def threads_of_an_operation(batches):
+        import tensorflow as tf
+
+        for batch in batches:
+            list(score(iter([(batch.column(0),)])))
+            yield pa.RecordBatch.from_pydict({"threads": [tf.config.threading.get_intra_op_parallelism_threads()]})
+
+    few = spark.range(0, 4, 1, 1).select(F.col("id").cast("float").alias("features"))
+    assert [row.threads for row in few.mapInArrow(threads_of_an_operation, "threads long").collect()] == [2]
+
+
+def test_small_models_are_pythons_work_on_many_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)))
+    assert [ScoringProcess(AUTO, size, 300.0, None).is_shared for size in (1, 1 << 30)] == [False, True]
 
 
 LOOK = """
@@ -250,37 +238,3 @@ def test_a_python_worker_whose_rows_are_scored_elsewhere_does_without_tensorflow
     score = make_udf_function(plain(models / "deadly"), ScoringProcess(EXECUTOR, 1, 300.0, owner))
     done = subprocess.run([sys.executable, "-c", LOOK], input=cloudpickle.dumps(score), capture_output=True, timeout=60)
     assert done.stdout.decode().strip() == "[1.0, 2.0] False", done.stderr
-
-
-@on(CLUSTER)
-def test_operations_have_as_many_threads_as_the_executor_has_cores(any_spark, models):
-    score = make_udf_function(plain(models / "deadly"), ScoringProcess(WORKER, 1, 300.0, None))
-
-    def threads_of_an_operation(batches):
-        """Score rows as a UDF does, and tell what this Python worker's TensorFlow has been told; 0 for nothing."""
-        import tensorflow as tf
-
-        for batch in batches:
-            list(score(iter([(batch.column(0),)])))
-            yield pa.RecordBatch.from_pydict({"threads": [tf.config.threading.get_intra_op_parallelism_threads()]})
-
-    df = any_spark.range(0, 4, 1, 1).select(F.col("id").cast("float").alias("features"))
-    seen = df.mapInArrow(threads_of_an_operation, "threads long").collect()
-    is_executor = any_spark.sparkContext.master.startswith("local-cluster")
-    assert [row.threads for row in seen] == [2 if is_executor else 0]
-
-
-@pytest.mark.parametrize(
-    ("kind", "model_bytes", "cores", "idle_seconds", "is_shared"),
-    [
-        (AUTO, 1, 4, 300.0, True),
-        (AUTO, 1, 64, 300.0, False),  # small models are Python's work on many cores
-        (AUTO, 1 << 30, 64, 300.0, True),
-        (AUTO, 1 << 30, 4, 0.0, False),
-        (EXECUTOR, 1, 64, 0.0, True),
-        (WORKER, 1 << 30, 4, 300.0, False),
-    ],
-)
-def test_automatic_choice(monkeypatch, kind, model_bytes, cores, idle_seconds, is_shared):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    assert ScoringProcess(kind, model_bytes, idle_seconds, None).is_shared == is_shared

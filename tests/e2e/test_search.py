@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from conftest import CLUSTER, LOCAL, jobs_of, on, seconds
-from connect_server import needs_connect_server
+from conftest import jobs_of, seconds
 from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.evaluation import RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
@@ -24,7 +17,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution  # n
 
 from tfos_ml.tuning import OptunaSearch, OptunaSearchModel  # noqa: E402
 
-OVER = ("COMPLETE", "PRUNED")
 LONG = 5000  # epochs of a fit that only its pruner ends within the time of a test
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -119,45 +111,21 @@ def test_wrong_searches_are_typed_errors_before_any_job(spark):
     df, keras = rows(spark), KerasEstimator(model=line, verbose=0)
     before = jobs_of(spark)
     space = {"rate": FloatDistribution(0.1, 0.2)}
-    for params, message in {
-        "space": ({}, "space must be set"),
-        "metric": ({"space": space}, "Set either metric"),
-        "direction": ({"space": space, "metric": "val_ours"}, "Set direction"),
-        "evaluator": ({"space": space, "evaluator": RegressionEvaluator()}, "An evaluator needs validation rows"),
-        "one split": ({"space": space, "metric": "loss", "trainRatio": 0.5, "numFolds": 3}, "trainRatio=0.5 is one"),
-        "storage": ({"space": space, "metric": "loss", "storage": "sqlite:///:memory:"}, "storage needs studyName"),
-        "distributions": ({"space": {"rate": 0.1}, "metric": "loss"}, "space must have distributions"),
-        "column": ({"space": space, "metric": "loss", "foldCol": "no"}, "'no' does not exist"),
-        "fold": (
-            {"space": space, "metric": "loss", "foldCol": "x", "numFolds": 2},
-            "'x' of foldCol has the type float64",
-        ),
-    }.values():
+    for params, message in (
+        ({"space": space}, "Set either metric"),
+        ({"space": space, "metric": "val_ours"}, "Set direction"),
+        ({"space": space, "evaluator": RegressionEvaluator()}, "An evaluator needs validation rows"),
+        ({"space": space, "metric": "loss", "trainRatio": 0.5, "numFolds": 3}, "trainRatio=0.5 is one"),
+        ({"space": space, "metric": "loss", "storage": "sqlite:///:memory:"}, "storage needs studyName"),
+        ({"space": {"rate": 0.1}, "metric": "loss"}, "space must have distributions"),
+        ({"space": space, "metric": "loss", "foldCol": "x", "numFolds": 2}, "'x' of foldCol has the type float64"),
+    ):
         with pytest.raises(errors.InvalidInputError, match=message):
             OptunaSearch(estimator=keras, **params).fit(df)
-    with pytest.raises(errors.ParamError, match="numFolds must be"):
-        OptunaSearch(numFolds=1)
     wrong = OptunaSearch(estimator=keras, space={"epochs": CategoricalDistribution([1])}, metric="loss", numTrials=2)
     with pytest.raises(errors.ParamError, match=r"Give the Params: estimator\.epochs"):
         wrong.fit(df)
     assert jobs_of(spark) == before
-
-
-@pytest.mark.chaos
-@on(LOCAL, CLUSTER)
-def test_trials_run_at_the_same_time_on_folds_and_are_evaluated(any_spark):
-    df, keras = rows(any_spark), KerasEstimator(model=line, epochs=2, batchSize=32, seed=1, verbose=0)
-    pipeline = Pipeline(stages=[VectorAssembler(inputCols=["x"], outputCol="features"), keras])
-    space = {"rate": FloatDistribution(0.01, 0.2), keras.batchSize: CategoricalDistribution([16, 32])}
-    values = []
-    for parallelism in (2, 1, 1):
-        search = OptunaSearch(estimator=pipeline, space=space, evaluator=RegressionEvaluator(), numTrials=3, seed=4)
-        model = search.setNumFolds(2).setParallelism(parallelism).fit(df)
-        assert [trial["state"] for trial in model.trials] == ["COMPLETE"] * 3
-        assert model.study["metric"] == "rmse"
-        assert model.study["best_value"] == min(trial["value"] for trial in model.trials)
-        values.append([(trial["params"], round(trial["value"], 6)) for trial in model.trials])
-    assert values[1] == values[2]  # the same trials by the same seed
 
 
 @pytest.mark.chaos
@@ -175,46 +143,3 @@ def test_a_search_is_one_mlflow_run_with_a_child_for_each_trial(spark, tmp_path)
         assert status == ["FAILED", "FINISHED", "FINISHED", "FINISHED", "KILLED"]  # with the fit on all rows
         with_model = [child for child in children if models_of(client, child)]
         assert [child.data.params["modelArgs.rate"] for child in with_model] == ["0.2"]
-
-
-def run_search(where, directory, trials, signal_number=None, epochs="3"):
-    """The result of a search in a process of its own; None if that is sent a signal when it is under way."""
-    command = [sys.executable, str(Path(__file__).parents[1] / "search_program.py"), where, str(directory), str(trials)]
-    with open(directory / "stderr", "ab") as errors_file:
-        process = subprocess.Popen([*command, epochs], stdout=subprocess.PIPE, stderr=errors_file, text=True)
-    try:
-        for line in process.stdout:
-            if line.startswith("RESULT "):
-                return json.loads(line.removeprefix("RESULT "))
-            if signal_number is not None and line.startswith("UNDER WAY"):
-                process.send_signal(signal_number)
-        return None
-    finally:
-        process.wait(60)
-        process.stdout.close()
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
-def test_a_search_whose_driver_ended_goes_on_from_its_storage(tmp_path, signal_number):
-    assert run_search("local[4]", tmp_path, 6, signal_number) is None
-    url = f"sqlite:///{tmp_path}/study.db"
-    before = [t for t in optuna.load_study(study_name="curve", storage=url).trials if t.state.name in OVER]
-    assert 2 <= len(before) < 6
-    result = run_search("local[4]", tmp_path, 6)
-    over = [trial for trial in result["trials"] if trial["state"] in OVER]
-    assert len(over) == 6
-    assert [trial["number"] for trial in over[: len(before)]] == [trial.number for trial in before]
-    assert [trial["value"] for trial in over[: len(before)]] == [trial.value for trial in before]
-    (repeated,) = (trial for trial in result["trials"] if trial["state"] == "FAIL")
-    assert repeated["params"].items() <= over[len(before)]["params"].items()  # as far as they were known
-
-
-@needs_connect_server
-@pytest.mark.chaos
-def test_trials_are_pruned_through_spark_connect(connect_server, tmp_path):
-    result = run_search(connect_server.url, tmp_path, 6, epochs="30")
-    states = [trial["state"] for trial in result["trials"]]
-    assert set(states) == {"COMPLETE", "PRUNED"}
-    pruned = [trial for trial in result["trials"] if trial["state"] == "PRUNED"]
-    assert all(trial["prune_seconds"] <= 2 and len(trial["epochs"]) < 30 for trial in pruned)

@@ -9,12 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import LOCAL, jobs_of, on
-from pyspark.ml import Pipeline
-from pyspark.ml.evaluation import RegressionEvaluator
-from pyspark.ml.feature import VectorAssembler
+from conftest import LOCAL, jobs_of
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.tuning import TrainValidationSplit
 from pyspark.sql import functions as F
 from train_functions import write
 
@@ -58,23 +54,21 @@ COLUMNS = ("id", "features", "name", "ragged", "time", "decimal", "y")
 SKIPPED = {"handleInvalid": "skip"}
 
 
-def passes_of(df, directory: Path, workers, **params):
+def passes_of(df, directory: Path, **params):
     """What each node records."""
     directory.mkdir()
-    given = {"directory": str(directory)}
-    inputs = {"inputMapping": {name: name for name in COLUMNS}, "nodeEnv": {"TFOS_ML_PRELOAD": "1"}}  # all need it
-    estimator = TFEstimator(trainFn=record, tfArgs=given, clusterSize=workers, batchSize=16, seed=3, verbose=0)
-    model = estimator.setParams(**{**inputs, **SKIPPED, **params}).fit(df.withColumnRenamed("label", "y"))
+    names = {"inputMapping": {name: name for name in COLUMNS}, "validationIndicatorCol": "held"}
+    estimator = TFEstimator(trainFn=record, clusterSize=3, batchSize=16, seed=3, verbose=0, **names)
+    estimator.setParams(tfArgs={"directory": str(directory)}, **SKIPPED, **params)
+    model = estimator.fit(df.withColumnRenamed("label", "y"))
     return [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))], model.summary
 
 
 @pytest.mark.corner("Rows of cacheDir are those that Spark feeds, with a split, on any number of nodes")
-@on(LOCAL)
-def test_nodes_get_the_rows_that_spark_feeds(any_spark, tmp_path):
-    df, cache = rows(any_spark), {"cacheDir": str(tmp_path / "cache dir%")}
-    marks = {"validationIndicatorCol": "held", "workers": 3}
-    fed, told = passes_of(df, tmp_path / "fed", **marks)
-    read, about = passes_of(df, tmp_path / "read", **marks, **cache)
+def test_nodes_get_the_rows_that_spark_feeds(spark, tmp_path):
+    df = rows(spark)
+    fed, told = passes_of(df, tmp_path / "fed")
+    read, about = passes_of(df, tmp_path / "read", cacheDir=str(tmp_path / "cache dir%"))
     assert read == fed
     assert (about.rows, about.skippedRows) == (told.rows, 2)
     assert (about.snapshot["rows"], about.snapshot["is_new"]) == (ROWS - 50, True)
@@ -95,48 +89,43 @@ def estimator(**params):
     return KerasEstimator(**{**common, **SKIPPED, **params})
 
 
-def test_a_second_fit_reads_and_says_what(spark, tmp_path, capfd):
-    df, cache = rows(spark), str(tmp_path / "cache")
-    stages = [VectorAssembler(inputCols=["id", "weight"], outputCol="x"), estimator(cacheDir=cache, featuresCol="x")]
-    first = Pipeline(stages=stages).fit(df).stages[-1]
-    stages[-1].setVerbose(1)
-    second = Pipeline(stages=stages).fit(rows(spark)).stages[-1]  # another plan to Spark, of the same rows
-    assert second.summary.history == first.summary.history
-    assert first.summary.timeline["snapshot"] > 0
-    assert second.summary.snapshot == first.summary.snapshot | {"is_new": False}
-    assert f"cacheDir={cache!r} has 150 rows, written 20" in capfd.readouterr().err
-    with pytest.raises(errors.SnapshotError, match="has the rows of another DataFrame"):
-        Pipeline(stages=stages).fit(df.where("id > 3"))
-
-
-@pytest.mark.chaos
-def test_a_search_writes_the_rows_of_its_fold_and_leaves_none_of_them(spark, tmp_path):
-    df, cache = rows(spark).dropna().where("id <> 8").select("features", "label"), tmp_path / "cache"
-
-    def found(**params):
-        one = estimator(epochs=1, **params)
-        maps = [{one.seed: 1}, {one.seed: 2}]
-        search = TrainValidationSplit(estimator=one, estimatorParamMaps=maps, evaluator=RegressionEvaluator())
-        fitted = search.setSeed(5).setParallelism(2).fit(df)
-        return fitted.validationMetrics, fitted.bestModel.summary.history
-
-    assert found(cacheDir=str(cache)) == found()
-    assert sorted(path.name.partition("-")[0] for path in cache.iterdir()) == ["manifest.json", "rows"]
-
-
 @pytest.fixture(scope="module")
 def written(sessions, tmp_path_factory):
-    """Files of a DataFrame, and the directory of its snapshot."""
+    """Files of a DataFrame, the directory of its snapshot, and the model of the fit that wrote it."""
     spark, directory = sessions.get(LOCAL), tmp_path_factory.mktemp("written")
     rows(spark).write.parquet(str(directory / "files"))
-    estimator(cacheDir=str(directory / "cache")).fit(spark.read.parquet(str(directory / "files")))
-    return directory
+    model = estimator(cacheDir=str(directory / "cache")).fit(spark.read.parquet(str(directory / "files")))
+    return directory / "files", directory / "cache", model
 
 
 @pytest.fixture
 def snapshot(written, tmp_path):
     """The files, and a copy of the snapshot, which this program does not know."""
-    return written / "files", Path(shutil.copytree(written / "cache", tmp_path / "cache"))
+    files, cache, _ = written
+    return files, Path(shutil.copytree(cache, tmp_path / "cache"))
+
+
+def test_a_second_fit_reads_and_says_what_and_warns_of_newer_files(spark, written, capfd):
+    files, cache, first = written
+    again = estimator(cacheDir=f"{cache}/../cache", verbose=1)
+    second = again.fit(spark.read.parquet(str(files)))
+    assert second.summary.history == first.summary.history
+    assert first.summary.timeline["snapshot"] > 0
+    assert second.summary.snapshot["rows"] == ROWS - 50
+    assert not second.summary.snapshot["is_new"]
+    assert "has 150 rows, written 20" in capfd.readouterr().err
+    with pytest.raises(errors.SnapshotError, match="has the rows of another DataFrame"):
+        again.fit(rows(spark).where("id > 3"))
+    before = {*files.iterdir()}
+    rows(spark).where("id < 9").write.mode("append").parquet(str(files))
+    try:
+        with pytest.warns(UserWarning, match="changed since then: [1-4] are new or have changed, 0 are gone"):
+            model = again.fit(spark.read.parquet(str(files)))
+    finally:
+        for path in {*files.iterdir()} - before:
+            path.unlink()
+    assert "have it written again" in model.summary.warnings[-1]
+    assert model.summary.rows == ROWS - 50 - 2
 
 
 def test_a_snapshot_that_does_not_fit_is_an_error_before_any_job(spark, snapshot):
@@ -160,20 +149,6 @@ def test_a_snapshot_that_does_not_fit_is_an_error_before_any_job(spark, snapshot
     assert jobs_of(spark) == jobs
 
 
-def test_newer_files_are_warned_of(spark, snapshot):
-    files, cache = snapshot
-    before = {*files.iterdir()}
-    rows(spark).where("id < 9").write.mode("append").parquet(str(files))
-    try:
-        with pytest.warns(UserWarning, match="changed since then: [1-4] are new or have changed, 0 are gone"):
-            model = estimator(cacheDir=f"{cache}/../cache").fit(spark.read.parquet(str(files)))
-    finally:
-        for path in {*files.iterdir()} - before:
-            path.unlink()
-    assert "have it written again" in model.summary.warnings[-1]
-    assert model.summary.rows == ROWS - 50 - 2
-
-
 def test_files_of_a_writer_that_was_killed_are_no_snapshot(spark, snapshot):
     files, cache = snapshot
     df, (left,) = spark.read.parquet(str(files)), cache.glob("rows-*")
@@ -191,17 +166,9 @@ def test_files_of_a_writer_that_was_killed_are_no_snapshot(spark, snapshot):
 
 def test_a_quoted_uri_names_the_same_directory_for_all_params(spark, tmp_path):
     """Red before: logDir was a directory called my%20rows, and cacheDir was refused after Spark had written there."""
-    import keras
-
-    def network():
-        model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        return model
-
-    df = spark.range(40).select((F.col("id") / 40).alias("features"), (F.col("id") / 20).alias("label"))
     names = ["cacheDir", "exportDir", "logDir", "modelDir"]
     (tmp_path / "my rows").mkdir()
     places = {name: (tmp_path / "my rows" / name).as_uri() for name in names}
-    KerasEstimator(model=network, verbose=0, **places).fit(df)
+    estimator(epochs=1, **places).fit(rows(spark))
     assert [path.name for path in tmp_path.iterdir()] == ["my rows"]
     assert sorted(path.name for path in (tmp_path / "my rows").iterdir() if any(path.iterdir())) == names

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from elsewhere import run_elsewhere
 from pyspark.ml import Pipeline, PipelineModel
-from pyspark.ml.evaluation import MulticlassClassificationEvaluator
 from pyspark.ml.feature import Normalizer, VectorAssembler
-from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tfos_ml import TFEstimator, TFModel, errors
-from tfos_ml.compat import pipeline
 from tfos_ml.inference import archive
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE
 
@@ -32,17 +31,12 @@ def save(name, function, **inputs):
 
 save("double", lambda m, x: {"y": m.weight * x}, x=([None], tf.float32))
 save("used here", lambda m, x: {"y": (m.weight + 1) * x}, x=([None], tf.float32))
-sums = lambda m, x: {"total": tf.reduce_sum(x, [1, 2]), "rows": tf.reduce_sum(x, 2), "same": x}
-save("matrix", sums, x=([None, 2, 3], tf.float32))
 join = lambda m, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)]), "long": n + 1}
 save("text", join, s=([None], tf.string), n=([None], tf.int64))
 save("bigint", lambda m, x: {"y": x}, x=([None], tf.int64))
 save("predictor", lambda m, x: {"prediction": m.weight * x}, x=([None, 2], tf.float32))
 save("raw", lambda m, x: {"raw": m.weight * x, "probability": x}, x=([None, 2], tf.float32))
-def risky(m, x):
-    return {"good": x + 1, "bad": x // (x - x)}
-
-save("risky", risky, x=([None], tf.int32))
+save("risky", lambda m, x: {"good": x + 1, "bad": x // (x - x)}, x=([None], tf.int32))
 save("wide", lambda m, x: {"total": tf.reduce_sum(x, 1), "last": x[:, -1]}, x=([None, None], tf.float64))
 save("short", lambda m, x: {"y": x[:-1]}, x=([None], tf.float32))
 save("four", lambda m, x: {"y": x - tf.reduce_min(x)}, x=([4], tf.float32))
@@ -58,17 +52,51 @@ def models(tmp_path_factory):
     return directory
 
 
-@pytest.fixture
-def numbers(any_spark):
-    return any_spark.range(0, 1000, 1, 2).select("id", F.col("id").cast("float").alias("features"))
-
-
-def test_keeps_columns_and_declares_the_schema(numbers, models):
+def test_keeps_columns_and_declares_the_schema(spark, models):
+    numbers = spark.range(0, 1000, 1, 2).select("id", F.col("id").cast("float").alias("features"))
     scored = TFModel(exportDir=str(models / "double")).transform(numbers)
     assert scored.schema.simpleString() == "struct<id:bigint,features:float,prediction:float>"
     assert TFModel(exportDir=str(models / "double")).transformSchema(numbers.schema).names == scored.columns
     assert scored.where("prediction != 2 * id").count() == 0
     assert scored.count() == 1000
+    assert TFModel(exportDir=str(models / "double")).transform(numbers.where("id < 0")).collect() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "params", "message"),
+    [
+        (["string(id) features"], "double", {}, r"'features' holds string, but input 'x' expects float32\(batch\)"),
+        (["'a' features"], "scalar", {}, r"'x': 'string\(\)'. are scalars without a batch.*tf.map_fn"),
+        (["id features", "id prediction"], "double", {}, r"\['prediction'\] exist already"),
+        (["id"], "double", {"inputMapping": {"id": "z"}}, r"inputs \{x: float32\(batch\)\}.*Columns: \['id'\]"),
+        (
+            ["'x' a", "id b"],
+            "text",
+            {"inputMapping": {"a": "s", "b": "n"}},
+            "has 2 outputs; bind each with outputMapping",
+        ),
+        (["float(id) features"], "short", {}, r"returned shape \(2,\) for output 'y', given 3 rows"),
+    ],
+)
+def test_misfits_are_errors_that_name_them(spark, models, columns, name, params, message):
+    """All but the last, which only the rows show, are found on the driver."""
+    df = spark.range(0, 3, 1, 1).selectExpr(*columns)
+    with pytest.raises(Exception if name == "short" else errors.TfosMlError, match=message):
+        TFModel(exportDir=str(models / name), **params).transform(df).collect()
+
+
+def test_rows_with_null_or_infinity(spark, models):
+    rows = [(1, 1.0), (2, None), (3, 3.0), (4, float("inf"))]
+    df = spark.createDataFrame(rows, "id int, features float").coalesce(1)
+    model = TFModel(exportDir=str(models / "double"))
+    with pytest.raises(Exception, match="Column 'features' has 1 null value"):
+        model.transform(df).collect()
+    with pytest.raises(Exception, match="Column 'features' has 1 x infinity"):
+        model.transform(df.where("id != 2")).collect()
+    expected = {"skip": [(1, 2.0), (3, 6.0)], "keep": [(1, 2.0), (2, None), (3, 6.0), (4, float("inf"))]}
+    for policy, found in expected.items():
+        scored = model.copy({model.handleInvalid: policy}).transform(df)
+        assert [(r.id, r.prediction) for r in scored.collect()] == found
 
 
 def test_a_model_of_a_fixed_batch(spark, models):
@@ -76,22 +104,6 @@ def test_a_model_of_a_fixed_batch(spark, models):
     numbers = spark.range(0, 7, 1, 1).select(F.col("id").cast("float").alias("features"))
     model = TFModel(exportDir=str(models / "four"))
     assert [r.prediction for r in model.transform(numbers).collect()] == [0, 1, 2, 3, 0, 1, 2]
-
-
-def test_empty_dataframe_gives_an_empty_result(numbers, models):
-    model = TFModel(exportDir=str(models / "double"))
-    assert model.transform(numbers.where("id < 0")).collect() == []
-    assert model.transform(numbers.limit(0)).columns == ["id", "features", "prediction"]
-
-
-def test_several_outputs_and_a_flat_column_for_a_matrix(spark, models):
-    df = spark.createDataFrame([([1.0, 2.0, 3.0, 4.0, 5.0, 6.0],)], "x array<double>")
-    model = TFModel(exportDir=str(models / "matrix"), inputMapping={"x": "x"})
-    model.setOutputMapping({"total": "t", "rows": "r", "same": "s"})
-    scored = model.transform(df)
-    assert scored.schema.simpleString() == "struct<x:array<double>,t:float,r:array<float>,s:array<array<float>>>"
-    row = scored.first()
-    assert (row.t, row.r, row.s) == (21.0, [6.0, 15.0], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 
 
 def test_vectors_for_the_next_stage(spark, models, tmp_path):
@@ -106,14 +118,6 @@ def test_vectors_for_the_next_stage(spark, models, tmp_path):
     assert scored.schema["v"].dataType == VectorUDT()
     row = scored.where("x[0] = 3").first()
     assert (list(row.v), list(row.n)) == ([6.0, 2.0], [0.75, 0.25])
-
-
-def test_vectors_are_of_numbers(spark, models):
-    df = spark.createDataFrame([("a", 1)], "s string, n long")
-    model = TFModel(exportDir=str(models / "text"), inputMapping={"s": "s", "n": "n"}, vectorOutputs=["out"])
-    model.setOutputMapping({"out": "o", "long": "l"})
-    with pytest.raises(errors.SignatureError, match=r"'out' of vectorOutputs is string\(batch\); expected numbers"):
-        model.transform(df)
 
 
 @pytest.fixture
@@ -143,12 +147,9 @@ def test_columns_that_differ_by_case_alone_are_two_only_where_spark_says_so(spar
     for model in (one, several):
         with pytest.raises(errors.ParamError, match=r"differ only in case .*caseSensitive=false"):
             model.transform(df)
-        with pytest.raises(errors.ParamError, match="differ only in case"):
-            model.transformSchema(df.schema)
     spark.conf.set("spark.sql.caseSensitive", True)
     try:
         assert tuple(one.transform(df).first()) == ([1.0, 2.0], 5, [2.0, 4.0])
-        assert tuple(several.transform(df).first()) == ([1.0, 2.0], 5, [2.0, 4.0], [1.0, 2.0])
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
 
@@ -161,56 +162,6 @@ def test_fields_of_structs_by_dotted_name(spark, models):
     assert {row.prediction for row in model.transform(own).collect()} == {7}
     with pytest.raises(errors.ColumnNotFoundError, match="'x' does not exist"):
         model.setFeaturesCol("a.b.x").transform(df)
-
-
-@pytest.mark.parametrize("policy", ["error", "skip", "keep"])
-def test_rows_with_null_or_infinity(spark, models, policy):
-    rows = [(1, 1.0), (2, None), (3, 3.0), (4, float("inf"))]
-    df = spark.createDataFrame(rows, "id int, features float").coalesce(1)
-    model = TFModel(exportDir=str(models / "double"), handleInvalid=policy)
-    if policy == "error":
-        with pytest.raises(Exception, match="Column 'features' has 1 null value"):
-            model.transform(df).collect()
-        with pytest.raises(Exception, match="Column 'features' has 1 x infinity"):
-            model.transform(df.where("id != 2")).collect()
-    else:
-        expected = {"skip": [(1, 2.0), (3, 6.0)], "keep": [(1, 2.0), (2, None), (3, 6.0), (4, float("inf"))]}
-        assert [(r.id, r.prediction) for r in model.transform(df).collect()] == expected[policy]
-
-
-@pytest.mark.parametrize(
-    ("column", "name", "message"),
-    [
-        (
-            "cast(id as string) as features",
-            "double",
-            r"Column 'features' holds string, but input 'x' expects float32\(batch\)",
-        ),
-        ("'a' as features", "scalar", r"'x': 'string\(\)'. are scalars without a batch.*tf.map_fn"),
-        ("id as nothing", "double", "Feature column 'features' does not exist"),
-        ("id as features, id as prediction", "double", r"\['prediction'\] exist already"),
-    ],
-)
-def test_misfits_are_found_on_the_driver(spark, models, column, name, message):
-    df = spark.range(3).selectExpr(*column.split(", "))
-    with pytest.raises(errors.TfosMlError, match=message):
-        TFModel(exportDir=str(models / name)).transform(df)
-
-
-def test_misfits_of_the_rows_are_errors_never_misaligned_rows(spark, models):
-    df = spark.range(0, 3, 1, 1).selectExpr("float(id) as features")
-    with pytest.raises(Exception, match=r"returned shape \(2,\) for output 'y', given 3 rows"):
-        TFModel(exportDir=str(models / "short")).transform(df).collect()
-
-
-def test_wrong_names_show_the_signature_beside_the_columns(spark, models):
-    model = TFModel(exportDir=str(models / "double"), inputMapping={"id": "z"})
-    with pytest.raises(errors.SignatureError, match=r"inputs \{x: float32\(batch\)\}.*Columns: \['id'\]"):
-        model.transform(spark.range(1))
-    with pytest.raises(errors.SignatureError, match="has 2 outputs; bind each with outputMapping"):
-        TFModel(exportDir=str(models / "text"), inputMapping={"a": "s", "b": "n"}).transform(
-            spark.sql("select 'x' a, 1L b")
-        )
 
 
 def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(spark, models):
@@ -244,51 +195,28 @@ def train_keras(args, ctx):
 
 
 @pytest.mark.corner("TFEstimator in a Pipeline, several inputs and outputs")
-def test_fit_and_transform_in_a_pipeline_with_several_inputs_and_outputs(any_spark):
-    df = any_spark.range(0, 20, 1, 2).select(
-        F.col("id").cast("double").alias("x"), F.array(F.lit(1.0), F.col("id") / 10).alias("y")
-    )
-    estimator = TFEstimator(
-        trainFn=train_keras,
-        inputMapping={"v": "a", "y": "b"},
-        outputMapping={"up": "u", "down": "d"},
-        verbose=0,
-    )
+def test_fit_and_transform_in_a_pipeline_with_several_inputs_and_outputs(spark, tmp_path):
+    """The export is published whole."""
+    target = tmp_path / "models" / "v1"
+    y = F.array(F.lit(1.0), F.col("id") / 10).alias("y")
+    df = spark.range(0, 20, 1, 2).select(F.col("id").cast("double").alias("x"), y)
+    names = {"inputMapping": {"v": "a", "y": "b"}, "outputMapping": {"up": "u", "down": "d"}}
+    estimator = TFEstimator(trainFn=train_keras, exportDir=str(target), verbose=0, **names)
     fitted = Pipeline(stages=[VectorAssembler(inputCols=["x"], outputCol="v"), estimator]).fit(df)
     scored = fitted.transform(df)
     assert scored.columns == ["x", "y", "v", "u", "d"]
     assert scored.count() == 20
-
-    model = fitted.stages[-1]
-    assert model.uid == estimator.uid
-    row = scored.orderBy("x").collect()[7]
+    model, row = fitted.stages[-1], scored.orderBy("x").collect()[7]
     here = model.predict({"v": np.array([[7.0]]), "y": np.array([[1.0, 0.7]])})
     np.testing.assert_allclose(here["u"][0], row.u, rtol=1e-6)
     np.testing.assert_allclose(here["d"][0], row.d, rtol=1e-6)
     assert set(model.signature().inputs) == {"a", "b"}
-
-
-def export_constant(args, ctx):
-    import tensorflow as tf
-
-    module = tf.Module()
-    module.serve = tf.function(lambda features: {"y": features * 0 + args.value})
-    signature = module.serve.get_concrete_function(features=tf.TensorSpec([None], tf.float32, "features"))
-    ctx.export_saved_model(module, signatures={"serving_default": signature})
-
-
-def test_export_dir_is_published_whole_and_read_back(spark, tmp_path):
-    target = tmp_path / "models" / "v1"
-    df = spark.range(0, 4, 1, 1).select(F.col("id").cast("float").alias("features"))
-    estimator = TFEstimator(trainFn=export_constant, tfArgs={"value": 5.0}, exportDir=str(target), verbose=0)
-    model = estimator.fit(df)
     assert (target / "saved_model.pb").is_file()
     assert [p.name for p in target.parent.iterdir()] == ["v1"]
-    assert {r.prediction for r in model.transform(df).collect()} == {5.0}
-    assert {r.prediction for r in TFModel(exportDir=str(target)).transform(df).collect()} == {5.0}
-
+    read = TFModel(exportDir=str(target), **names).transform(fitted.stages[0].transform(df))
+    assert sorted(read.collect()) == sorted(scored.collect())
     with pytest.raises(errors.DestinationError, match="exists and is not empty"):
-        estimator.fit(df)
+        estimator.fit(fitted.stages[0].transform(df))
 
 
 def test_what_is_not_selected_is_not_computed(spark, models):
@@ -302,30 +230,17 @@ def test_what_is_not_selected_is_not_computed(spark, models):
     only_good = TFModel(exportDir=str(models / "risky"), featuresCol="x", outputMapping={"good": "g"})
     good = only_good.transform(df)
     assert [row.g for row in good.collect()] == [1, 2, 3]
-    twice = only_good.copy({only_good.outputMapping: {"good": "h"}, only_good.featuresCol: "g"}).transform(good)
-    assert [tuple(row) for row in twice.select("g", "h").collect()] == [(1, 2), (2, 3), (3, 4)]
-    bad = TFModel(exportDir=str(models / "risky"), featuresCol="x", outputMapping={"bad": "b"})
-    assert [row.g for row in bad.transform(good).select("g").collect()] == [1, 2, 3]
 
 
 def test_wide_sparse_vectors_stay_sparse_on_their_way(spark, models):
-    from pyspark.ml.linalg import Vectors, VectorUDT
-    from pyspark.sql.types import StructType
-
     width = 10_000
-    rows = [(i, Vectors.sparse(width, {i: 1.0, width - 1: float(i)})) for i in range(300)]
-    rows += [(300, Vectors.dense(np.ones(width))), (301, Vectors.sparse(width, {})), (302, None)]
-    df = spark.createDataFrame(rows, StructType().add("id", "long").add("features", VectorUDT())).coalesce(1)
-    model = TFModel(
-        exportDir=str(models / "wide"),
-        outputMapping={"total": "t", "last": "l"},
-        handleInvalid="keep",
-        predictBatchSize=64,
-    )
-    scored = model.transform(df)
-    found = {row.id: (row.t, row.l) for row in scored.select("id", "t", "l").collect()}
-    assert {i: found[i] for i in range(300)} == {i: (1.0 + i, float(i)) for i in range(300)}
-    assert (found[300], found[301], found[302]) == ((width, 1.0), (0.0, 0.0), (None, None))
+    vectors = [Vectors.sparse(width, {i: 1.0, width - 1: float(i)}) for i in range(100)]
+    vectors += [Vectors.dense(np.ones(width)), Vectors.sparse(width, {}), None]
+    df = spark.createDataFrame([(v,) for v in vectors], StructType().add("features", VectorUDT())).coalesce(1)
+    names = {"outputMapping": {"total": "t", "last": "l"}, "handleInvalid": "keep", "predictBatchSize": 64}
+    scored = TFModel(exportDir=str(models / "wide"), **names).transform(df)
+    found = [tuple(row) for row in scored.select("t", "l").collect()]
+    assert found == [*((1.0 + i, float(i)) for i in range(100)), (width, 1.0), (0.0, 0.0), (None, None)]
     assert "array" not in scored._jdf.queryExecution().executedPlan().toString()  # no vector_to_array in the JVM
 
 
@@ -359,52 +274,3 @@ def test_sql(spark, models):
     row = spark.sql("SELECT join(cast(id AS string), id) AS both FROM t WHERE id = 3").first()
     assert row.both.asDict() == {"o": "33", "l": 4}
     spark.catalog.dropTempView("t")
-
-
-def train_compiled(args, ctx):
-    import keras
-
-    model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(2, "softmax")])
-    model.compile(keras.optimizers.Adam(0.1), "sparse_categorical_crossentropy")
-    model.fit(ctx.dataset(epochs=20), verbose=0)
-    ctx.export_saved_model(model)
-
-
-def test_models_of_train_functions_are_for_evaluators(spark):
-    df = spark.range(0, 64, 1, 1).selectExpr("array(float(id % 2)) features", "float(id % 2) label")
-    classes = TFEstimator(trainFn=train_compiled, verbose=0).fit(df).transform(df)
-    assert classes.columns == ["features", "label", "rawPrediction", "probability", "prediction"]
-    assert MulticlassClassificationEvaluator(metricName="accuracy").evaluate(classes) == 1.0
-    assert MulticlassClassificationEvaluator(metricName="logLoss").evaluate(classes) < 0.6
-
-
-MAKE_FOREIGN = """
-import sys
-import tensorflow as tf, tf_keras
-
-dense = tf_keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
-tf.saved_model.save(tf_keras.Sequential([tf_keras.layers.Input((2,)), dense]), f"{sys.argv[1]}/tf_keras")
-graph = tf.Graph()
-with graph.as_default(), tf.compat.v1.Session(graph=graph) as session:
-    x = tf.compat.v1.placeholder(tf.float32, [None, 2])
-    builder = tf.compat.v1.saved_model.Builder(f"{sys.argv[1]}/tagged")
-    signature = tf.compat.v1.saved_model.predict_signature_def({"x": x}, {"y": tf.reduce_sum(x, 1)})
-    builder.add_meta_graph_and_variables(session, ["serve", "gpu"], {"serving_default": signature})
-    builder.save()
-"""
-
-
-@pytest.mark.chaos
-def test_models_made_by_others(spark, tmp_path):
-    run_elsewhere(MAKE_FOREIGN, str(tmp_path))
-    df = spark.createDataFrame([([1.0, 2.0],)], "features array<double>").coalesce(1)
-
-    def predict(name, **params):
-        return TFModel(exportDir=str(tmp_path / name), **params).transform(df).first().prediction
-
-    assert predict("tf_keras") == [3.0]
-    theirs = pipeline.TFModel({}).setExportDir(str(tmp_path / "tagged")).setTagSet("gpu,serve")
-    theirs.setInputMapping({"features": "x"}).setOutputMapping({"y": "y"})
-    assert theirs.transform(df).first().y == 3.0
-    with pytest.raises(errors.ModelError, match=r"no tags 'serve'. It has: \[\['gpu', 'serve'\]\]"):
-        predict("tagged")
