@@ -21,26 +21,12 @@ def fit(spark, train_fn, args=None, **params):
         return TFEstimator(trainFn=train_fn, tfArgs=args or {}, verbose=0, **params).fit(rows)
 
 
-def metrics_of(summary):
-    """What each node reported, by its label."""
-    return {
-        node["label"]: {name: value for report in node["metrics"] for name, value in report["metrics"].items()}
-        for node in summary["nodes"]
-    }
-
-
-# A chief, a parameter server and a worker
-
-
-def assert_worker_has_ended_before_the_server(summary):
-    told = metrics_of(summary)
-    assert told["worker:0"]["done"] > told["chief:0"]["done"] + 5
-    assert told["ps:0"]["ended"] > told["worker:0"]["done"]
-
-
 def test_a_fit_waits_for_a_worker_that_works(spark, caplog):
     model = fit(spark, work_or_serve, {"worker": 7}, clusterSize=3, numPS=1, masterNode="chief")
-    assert_worker_has_ended_before_the_server(vars(model.summary))
+    told = {}
+    for node in model.summary.nodes:
+        told |= {(node["label"], name): value for one in node["metrics"] for name, value in one["metrics"].items()}
+    assert told["ps:0", "ended"] > told["worker:0", "done"] > told["chief:0", "done"] + 5
     assert "Waiting for worker:0 to return" in caplog.text
 
 
@@ -50,9 +36,6 @@ STILL_WORKED = r"worker:0 still worked 1 s after .*spark.tfos_ml.workerGrace=1"
 def test_a_worker_that_a_fit_ends_at_work_is_named(spark):
     with setting(spark, "workerGrace", "1"), pytest.warns(errors.NodeEndedWarning, match=STILL_WORKED):
         fit(spark, work_or_serve, {"worker": 600}, clusterSize=3, numPS=1, masterNode="chief")
-
-
-# Evaluators
 
 
 ENDED = r"evaluator:0 had not returned in time after .*spark.tfos_ml.evaluatorGrace=2.*ctx.should_stop\(\)"

@@ -47,19 +47,6 @@ def test_context_of_every_role(spark, tmp_path):
     assert nodes[2]["checkpoint_dir"] == str(tmp_path)
 
 
-def test_relative_directories_are_the_drivers_on_several_executors(sessions, tmp_path):
-    spark = sessions.get(CLUSTER)  # executors have working directories of their own
-
-    def look(args, ctx):
-        seen = [ctx.absolute_path("data/x"), ctx.absolute_path("~/x"), ctx.checkpoint_dir, ctx.log_dir, ctx.working_dir]
-        (tmp_path / f"{ctx.executor_id}.json").write_text(json.dumps(seen))
-
-    fit(spark, look, clusterSize=2, modelDir="checkpoints", logDir="logs")
-    here = os.getcwd()
-    expected = [f"{here}/data/x", os.path.expanduser("~/x"), f"{here}/checkpoints", f"{here}/logs", here]
-    assert [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)] == [expected] * 2
-
-
 def test_files_are_shared_out_with_input_mode_tensorflow(spark, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     out.mkdir()
@@ -168,21 +155,24 @@ def train(args, ctx):
 
 
 @pytest.mark.corner("cpusPerNode: stage-level resources")
-def test_cpus_of_a_node_on_several_executors(sessions, tmp_path):
-    spark = sessions.get(CLUSTER)  # two executors with two cores each
+def test_cpus_and_relative_directories_of_a_node_on_several_executors(sessions, tmp_path):
+    spark = sessions.get(CLUSTER)  # two executors with two cores each, and working directories of their own
 
     def look(args, ctx):
         import os
 
-        (tmp_path / f"{ctx.worker_num}").write_text(os.environ["OMP_NUM_THREADS"])
+        seen = [ctx.absolute_path("data/x"), ctx.absolute_path("~/x"), ctx.checkpoint_dir, ctx.log_dir, ctx.working_dir]
+        (tmp_path / f"{ctx.worker_num}").write_text(json.dumps([os.environ["OMP_NUM_THREADS"], *seen]))
 
     # Slots cannot be counted through Spark Connect.
     refused = errors.ReservationTimeoutError if ON_CONNECT else errors.NotEnoughSlotsError
     said = "No task of the fit has run" if ON_CONNECT else r"needs 3 task slots .* has 2 .*CPUs a node: 2"
     with pytest.raises(refused, match=said):
         fit(spark, look, clusterSize=3, nodeCpus=2, reservationTimeout=5)
-    fit(spark, look, clusterSize=2, nodeCpus=2)
-    assert [(tmp_path / rank).read_text() for rank in "01"] == ["2", "2"]
+    fit(spark, look, clusterSize=2, nodeCpus=2, modelDir="checkpoints", logDir="logs")
+    here = os.getcwd()
+    expected = ["2", f"{here}/data/x", os.path.expanduser("~/x"), f"{here}/checkpoints", f"{here}/logs", here]
+    assert [json.loads((tmp_path / rank).read_text()) for rank in "01"] == [expected] * 2
 
 
 def test_parameter_servers_on_the_driver_need_no_slot_on_several_executors(sessions):

@@ -34,6 +34,8 @@ def test_nodes_meet_at_the_driver_on_several_executors(spark):
     reports = [node["metrics"][0]["metrics"] for node in model.summary.nodes]
     assert sum(r["rows_here"] for r in reports) == 300
     assert sum(r["total"] for r in reports) == sum(range(300))
+    with pytest.raises(errors.NotEnoughSlotsError, match="needs 5 task slots at once, but Spark has 4"):
+        TFEstimator(trainFn=record, clusterSize=5).fit(df)
 
 
 def double(args, ctx):
@@ -46,8 +48,3 @@ def test_a_cluster_that_is_fed_on_several_executors(spark):
     with TFCluster.run(spark.sparkContext, double, None, 3, input_mode=InputMode.SPARK) as cluster:
         doubled = cluster.inference(spark.sparkContext.parallelize(range(100), 7))
         assert doubled.collect() == [2 * x for x in range(100)]
-
-
-def test_more_nodes_than_there_can_be_slots_on_several_executors(spark):
-    with pytest.raises(errors.NotEnoughSlotsError, match="needs 5 task slots at once, but Spark has 4"):
-        TFEstimator(trainFn=record, clusterSize=5).fit(spark.range(3).withColumnRenamed("id", "features"))
