@@ -187,17 +187,6 @@ def port_if_listening(descriptor: int) -> set[int]:
         return {one.getsockname()[1]} if listens else set()
 
 
-def start_callback_server(spark) -> None:  # type: ignore[no-untyped-def]
-    """Start the server through which the JVM calls Python, as Spark does on first use, and keeps it."""
-    from pyspark.java_gateway import ensure_callback_server_started
-
-    gateway = spark.sparkContext._gateway
-    ensure_callback_server_started(gateway)
-    port = gateway.get_callback_server().get_listening_port()
-    assert wait_until(lambda: port in listening_ports(), CLEAN_SECONDS)  # a thread of py4j's has it listen
-    SPARK_PORTS.add(port)
-
-
 def our_environment() -> dict[str, str]:
     """Environment variables that our code could change; TensorFlow's import sets some of its own."""
     return {k: v for k, v in os.environ.items() if k in ENVIRONMENT or k.startswith(("TF_C", "TFOS", "KERAS"))}

@@ -6,6 +6,7 @@ a table of such files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -23,10 +24,8 @@ def versions() -> dict[str, str]:
     """Of Python and of the packages that are installed."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

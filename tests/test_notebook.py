@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import nbformat
 import pytest
@@ -17,24 +16,16 @@ CELL_TIMEOUT = 400
 LAST_CELL = "import weakref; weakref.finalize._exitfunc()"
 
 
-class Shown(NamedTuple):
-    """What a notebook has to show: a number that it prints, at least or at most so large, and its plots."""
-
-    printed: str
-    least: float
-    most: float
-    plots: int
-
-
+# What each has to show: a number that it prints, at least and at most so large, and its plots.
 NOTEBOOKS = {
-    "01_quickstart": Shown(r"Accuracy on \d+ held-out digits: ([\d.]+)", 0.95, 1.0, 2),
-    "02_table": Shown(r"Area under ROC on [\d,]+ flights of held-out days: ([\d.]+)", 0.67, 0.8, 3),
-    "03_text": Shown(r"Accuracy on [\d,]+ held-out docstrings: ([\d.]+)", 0.75, 1.0, 2),
-    "04_images": Shown(r"Accuracy on [\d,]+ held-out pictures: ([\d.]+)", 0.88, 1.0, 4),
-    "05_recommendation": Shown(r"Root mean squared error of the network: ([\d.]+)", 0.8, 0.9, 2),
-    "06_custom_loop": Shown(r"Accuracy on \d+ held-out digits: ([\d.]+)", 0.95, 1.0, 2),
-    "07_streaming": Shown(r"Mean error of the network: +([\d.]+)", 0.3, 1.4, 2),
-    "08_tfrecords_to_served": Shown(r"Largest difference between server and this process: ([\d.e+-]+)", 0.0, 1e-4, 2),
+    "01_quickstart": (r"Accuracy on \d+ held-out digits: ([\d.]+)", 0.95, 1.0, 2),
+    "02_table": (r"Area under ROC on [\d,]+ flights of held-out days: ([\d.]+)", 0.67, 0.8, 3),
+    "03_text": (r"Accuracy on [\d,]+ held-out docstrings: ([\d.]+)", 0.75, 1.0, 2),
+    "04_images": (r"Accuracy on [\d,]+ held-out pictures: ([\d.]+)", 0.88, 1.0, 4),
+    "05_recommendation": (r"Root mean squared error of the network: ([\d.]+)", 0.8, 0.9, 2),
+    "06_custom_loop": (r"Accuracy on \d+ held-out digits: ([\d.]+)", 0.95, 1.0, 2),
+    "07_streaming": (r"Mean error of the network: +([\d.]+)", 0.3, 1.4, 2),
+    "08_tfrecords_to_served": (r"Largest difference between server and this process: ([\d.e+-]+)", 0.0, 1e-4, 2),
 }
 
 
@@ -97,11 +88,12 @@ def assert_shows_results(notebook, shown):
     found = outputs(notebook)
     assert "error" not in {output.output_type for output in found}
     printed = "".join(output.text for output in found if output.output_type == "stream")
-    number = re.search(shown.printed, printed)
+    pattern, least, most, plots = shown
+    number = re.search(pattern, printed)
     assert number, printed
-    assert shown.least <= float(number[1]) <= shown.most
+    assert least <= float(number[1]) <= most
     displayed = [output.data for output in found if output.output_type == "display_data"]
-    assert sum("image/png" in data for data in displayed) == shown.plots
+    assert sum("image/png" in data for data in displayed) == plots
     bars = [data["text/plain"] for data in displayed if data["text/plain"].startswith("Trained ")]
     assert bars
     assert not [bar for bar in bars if "step=" in bar]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,8 @@ def models_of(client: Any, run: Any) -> dict[str, str]:
 class Server:
     """``mlflow server`` in a process of its own, with artifacts through it."""
 
-    def __init__(self, directory: Path, port: int | None = None):
-        self.port = port or free_port()
+    def __init__(self, directory: Path):
+        self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         store = [f"--backend-store-uri=sqlite:///{directory}/server.db", f"--artifacts-destination={directory}/files"]
         address = ["--host=127.0.0.1", f"--port={self.port}", "--workers=1"]
@@ -99,10 +99,8 @@ class Server:
 
     def kill(self) -> None:
         """End it and its workers at once."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait(10)
         self._log.close()
 

@@ -24,8 +24,6 @@ def square(args, ctx):
         batch = feed.next_batch(128)
         if isinstance(batch[0], tuple):  # of a DataFrame: id, text
             feed.batch_results([{"twice": text * 2, "square": number**2} for number, text in batch])
-        elif isinstance(batch[0], np.ndarray):
-            feed.batch_results([row.sum(axis=0) for row in batch])
         else:
             feed.batch_results([x * x for x in batch])
 
@@ -37,19 +35,13 @@ def test_inference_gives_one_result_a_row_in_order(spark):
         squares = cluster.inference(sc.parallelize(range(10_000), 10))
         assert squares.collect() == [x * x for x in range(10_000)]
         assert squares.take(5) == [0, 1, 4, 9, 16]
-
-        arrays = [np.arange(6, dtype=np.float32).reshape(2, 3) + i for i in range(50)]
-        sums = cluster.inference(sc.parallelize(arrays, 3)).collect()
-        for given, found in zip(arrays, sums, strict=True):
-            np.testing.assert_array_equal(given.sum(axis=0), found, strict=True)
-
         df = spark.range(0, 3000, 1, 5).withColumn("text", F.concat(F.lit("ü"), F.col("id")))
         out = cluster.inference(df, schema="square long, twice string")
         assert out.columns == ["id", "text", "square", "twice"]
         rows = out.collect()
         assert [r.id for r in rows] == list(range(3000))
         assert all(r.square == r.id**2 and r.twice == r.text * 2 for r in rows)
-    assert cluster.summary["rows"] > 10_000 + 50 + 3000  # and what take() asked for
+    assert cluster.summary["rows"] > 10_000 + 3000  # and what take() asked for
     with pytest.raises(errors.ClusterClosedError, match="has ended"):
         cluster.inference(df)
 
@@ -122,7 +114,8 @@ def test_named_queues_and_mapped_inputs_of_every_kind_of_row(spark):
         address = cluster._control.address
         assert address.token not in f"{cluster.cluster_info} {address} {vars(cluster)}"
     total = 6 * sum(range(30))
-    assert metrics_of(cluster, "worker:0") == {"a": total, "b": 0, "c": 6 * 30, "n": total}
+    (metrics,) = cluster.summary["nodes"][0]["metrics"]
+    assert metrics["metrics"] == {"a": total, "b": 0, "c": 6 * 30, "n": total}
 
 
 def fail_when_told(args, ctx):
@@ -148,13 +141,3 @@ def test_failures_are_the_users_own_errors_and_another_cluster_runs_at_once(spar
     cluster.train(rdd)
     with pytest.raises(errors.TrainFnError, match="ZeroDivisionError: the user's own mistake"):
         cluster.shutdown()
-
-
-def metrics_of(cluster, label):
-    return {
-        k: v
-        for n in cluster.summary["nodes"]
-        if n["label"] == label
-        for m in n["metrics"]
-        for k, v in m["metrics"].items()
-    }

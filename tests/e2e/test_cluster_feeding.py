@@ -24,25 +24,6 @@ def read_nothing(args, ctx):
     ctx.wait()
 
 
-def stop_at_once(args, ctx):
-    """The first node reads no further; the others do."""
-    feed = ctx.get_data_feed()
-    if ctx.worker_num == 0:
-        feed.terminate()
-        return
-    while not feed.should_stop():
-        feed.next_batch(64)
-
-
-def test_a_node_that_reads_no_further_is_dealt_nothing(spark):
-    with start(spark, stop_at_once) as cluster:
-        nodes = cluster._control.nodes
-        assert wait_until(lambda: any(node.stopped_reading for node in nodes.progress().values()), DEADLINE)
-        for _ in range(4):
-            cluster.train(spark.range(0, 100, 1, 1))
-    assert [node["rows"] for node in cluster.summary["nodes"]] == [0, 200, 200]
-
-
 def late(path, partition, rows):
     """The rows of partition 0 at once, those of the others when a file is there."""
     assert not partition or wait_until(lambda: os.path.exists(path), DEADLINE)
@@ -80,23 +61,3 @@ def test_without_end_rows_are_repeated_until_all_nodes_have_enough(spark):
     assert time.monotonic() - began < seconds(10)
     found = [node["metrics"][0]["metrics"] for node in cluster.summary["nodes"]]
     assert found == [{"rows": 200, "sum": 200 / 20 * sum(range(20))}] * 2
-
-
-def read_both(args, ctx):
-    """Rows to train on, and rows to infer from, of one feed."""
-    feed, rows = ctx.get_data_feed(train_mode=False), []
-    while len(rows) < 250:
-        rows += feed.next_batch(50)
-    while not feed.should_stop():
-        feed.batch_results([row + rows[i % 250] for i, row in enumerate(feed.next_batch(1000))])
-    ctx.report({"rows": len(rows), "in order": rows == [*range(200), *range(50)]})
-
-
-def test_a_feed_for_inference_is_trained_on_in_order(spark):
-    sc = spark.sparkContext
-    with start(spark, read_both, nodes=1) as cluster:
-        cluster.train(sc.parallelize(range(200), 1))
-        cluster.train(sc.parallelize(range(25), 1), num_epochs=1)
-        cluster.train(sc.parallelize(range(25, 50), 1), num_epochs=1)
-        assert cluster.inference(sc.parallelize([1000], 1), feed_timeout=60, qname="input").collect() == [1000]
-    assert cluster.summary["nodes"][0]["metrics"][0]["metrics"] == {"rows": 250, "in order": 1}

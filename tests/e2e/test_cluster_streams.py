@@ -8,7 +8,8 @@ import threading
 import warnings
 
 import pytest
-from conftest import start_callback_server, wait_until
+from conftest import SPARK_PORTS, listening_ports, wait_until
+from pyspark.java_gateway import ensure_callback_server_started
 
 from tfos_ml import InputMode, TFCluster, errors
 from tfos_ml.compat import TFCluster as CompatTFCluster
@@ -36,7 +37,12 @@ def seen(directory) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def callback_server(spark):
-    start_callback_server(spark)
+    """The server through which the JVM calls Python, which Spark starts on first use, and keeps."""
+    gateway = spark.sparkContext._gateway
+    ensure_callback_server_started(gateway)
+    port = gateway.get_callback_server().get_listening_port()
+    assert wait_until(lambda: port in listening_ports(), 30)  # a thread of py4j's has it listen
+    SPARK_PORTS.add(port)
 
 
 def ends_when_asked(cluster, stream, address, directory):

@@ -15,10 +15,8 @@ import os, sys, time
 from pyspark.sql import SparkSession, functions as F
 from tfos_ml import TFEstimator
 
-url, seen, host = sys.argv[1:]
+url, seen = sys.argv[1:]
 spark = SparkSession.builder.remote(url).getOrCreate()
-if host:
-    spark.conf.set("spark.tfos_ml.clientHost", host)
 
 def train(args, ctx):
     import os, time
@@ -39,19 +37,15 @@ model = estimator.fit(df)
 print("history", len(model.summary.history["loss"]), flush=True)
 spark.stop()
 """
-OUT_OF_REACH = "203.0.113.1"  # of RFC 5737: nobody has it
 
 
 @pytest.mark.corner("Spark Connect: metrics while a fit runs")
 @pytest.mark.chaos
 @needs_connect_server
-@pytest.mark.parametrize("host", ["", OUT_OF_REACH], ids=["connected", "apart"])
-def test_metrics_are_shown_while_the_fit_runs_if_nodes_reach_the_client_else_at_its_end(connect_server, tmp_path, host):
-    if host:  # the chief waits for nobody
-        for epoch in range(3):
-            (tmp_path / f"seen-{epoch}").touch()
+def test_metrics_are_shown_while_the_fit_runs(connect_server, tmp_path):
+    """If nodes do not reach the client, at its end: cluster/test_behind_nat.py."""
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, connect_server.url, str(tmp_path / "seen"), host],
+        [sys.executable, "-c", PROGRAM, connect_server.url, str(tmp_path / "seen")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -69,4 +63,3 @@ def test_metrics_are_shown_while_the_fit_runs_if_nodes_reach_the_client_else_at_
         reader.join(60)
     lines = [line.split(" [")[0].rstrip() for line in shown]
     assert lines == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3", "history 3"], "".join(errors)[-3000:]
-    assert ("Not all nodes have reached" in "".join(errors)) == bool(host)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import jobs_of
-from pyspark.ml.feature import StringIndexer, VectorAssembler
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, errors
@@ -81,24 +79,6 @@ def test_weights_that_are_not_finite_end_the_fit_and_are_not_tried_again(keras, 
     job = estimator(network_without_nan(keras), handleInvalid="keep", epochs=3, maxRestarts=2)
     with pytest.raises(errors.NonFiniteTrainingError, match=r"after epoch 1: .*hidden/kernel has \d+ of 32 values"):
         job.fit(with_nan(df))
-
-
-def test_what_the_metadata_tells_is_an_error_before_any_job(keras, spark):
-    text = spark.createDataFrame(pd.DataFrame({"a": [0.0] * 8, "b": [1.0] * 8, "word": list("abcdabcd")}))
-    assembled = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(text)
-    indexed = StringIndexer(inputCol="word", outputCol="label").fit(assembled).transform(assembled)
-    before = jobs_of(spark)
-    with pytest.raises(errors.ShapeError, match=r"vectors of 2 elements \(a, b\), but input 'pixels' expects .*: 4 in"):
-        estimator(network(keras)).fit(indexed)
-    with pytest.raises(errors.ShapeError, match=r"'a' has 0 level\(s\) of arrays.*VectorAssembler"):
-        estimator(network(keras), featuresCol="a").fit(indexed)
-    two = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, activation="softmax", name="classes")])
-    two.compile("sgd", "sparse_categorical_crossentropy")
-    with pytest.raises(
-        errors.LabelRangeError, match=r"'label' has 4 classes.*'classes' is .*has 3 classes. Give .* 4 u"
-    ):
-        estimator(two).fit(indexed)
-    assert jobs_of(spark) == before
 
 
 def test_rows_of_any_length_are_scored_as_they_were_trained_whatever_comes_with_them(keras, spark):

@@ -93,14 +93,6 @@ def test_a_metric_that_another_process_cannot_rebuild(keras, df, no_job):
         KerasEstimator(model=model).fit(df)
 
 
-def test_a_lookup_layer_without_a_vocabulary_in_an_instance(keras, df):
-    layers = [keras.layers.StringLookup(name="words"), keras.layers.Embedding(9, 1), keras.layers.Flatten()]
-    words = keras.Sequential([keras.layers.Input((1,), dtype="string"), *layers])
-    words.compile("sgd", "mse")
-    with pytest.raises(errors.ModelError, match=r"vocabulary is empty\. Adapt the layer .* function .* adaptLayers\.$"):
-        KerasEstimator(model=words, featuresCol="text", adaptLayers=["words"]).fit(df.withColumn("text", F.lit("a")))
-
-
 def test_lambdas_and_normalization_of_the_users_own_program(keras, df):
     bias = 0.25
     layers = [keras.layers.Normalization(name="bare"), keras.layers.Lambda(lambda x: x + bias), keras.layers.Dense(1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 
 from tfos_ml import TFEstimator
@@ -19,19 +18,6 @@ def report_two_epochs(args, ctx):
 def fit(spark, verbose):
     df = spark.range(200).withColumnRenamed("id", "features")
     return TFEstimator(trainFn=report_two_epochs, clusterSize=2, epochs=2, verbose=verbose).fit(df)
-
-
-def test_progress_bar_shows_rows_epoch_and_loss(spark, capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    fit(spark, verbose=1)
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "Starting 2 nodes" in shown.err
-    last = re.split("[\r\n]", shown.err.strip())[-1]
-    assert last.startswith("Trained")
-    assert "2/2 epochs" in last
-    assert "rows=" not in last  # of those fed; the summary says how many were trained on
-    assert "loss=0.25" in last
 
 
 def test_a_line_per_epoch_and_where_the_time_went(spark, capsys):

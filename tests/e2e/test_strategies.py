@@ -46,7 +46,6 @@ def train_with_parameter_server(args, ctx):
             variable.assign_sub(0.2 * gradient)
         return loss
 
-    losses = []
     for epoch in range(ctx.epochs):
         pending = [coordinator.schedule(step, args=(x, y)) for x, y in ctx.dataset()]
         coordinator.join()
@@ -54,14 +53,11 @@ def train_with_parameter_server(args, ctx):
         ctx.report({"loss": sum(losses) / len(losses)}, epoch=epoch)
     where = {weights.device, bias.device}
     assert all("/job:ps" in device for device in where), where
-    final = [*weights.numpy().tolist(), float(bias.numpy())]
-
     module = tf.Module()
-    module.weights, module.bias = tf.Variable(final[:2]), tf.Variable(final[2])
+    module.weights, module.bias = tf.Variable(weights.numpy()), tf.Variable(bias.numpy())
     serve = tf.function(lambda features: {"y": tf.linalg.matvec(features, module.weights) + module.bias})
-    signature = serve.get_concrete_function(features=tf.TensorSpec([None, 2], tf.float32, "features"))
-    module.serve = serve
-    ctx.export_saved_model(module, signatures={"serving_default": signature})
+    module.serve = serve.get_concrete_function(features=tf.TensorSpec([None, 2], tf.float32, "features"))
+    ctx.export_saved_model(module, signatures={"serving_default": module.serve})
 
 
 @pytest.mark.corner("Parameter servers")

@@ -24,8 +24,7 @@ SCALARS = (
 ARRAYS = ", ".join(f"{n}s array<{kind}>" for n, kind in (part.split() for part in SCALARS.split(", ")))
 ROWS = [
     (1, -2, 3, 2**40, 0.5, 0.25, True, "ü 汉", bytearray(b"\xff\x00"), Decimal("1.250")),
-    (-128, 2**15 - 1, -(2**31), -(2**63), -0.0, float("inf"), False, "", bytearray(), Decimal("-123456789.001")),
-    (0, 0, 2**31 - 1, 2**63 - 1, 3e38, 2.0**-100, True, "a" * 3000, bytearray(300), Decimal("0.000")),
+    (-128, 2**15 - 1, -(2**31), 2**63 - 1, -0.0, float("inf"), False, "", bytearray(), Decimal("-123456789.001")),
 ]
 
 
