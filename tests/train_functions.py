@@ -43,18 +43,11 @@ def record_feed(args: Any, ctx: Any) -> None:
 
 
 def record_values(args: Any, ctx: Any) -> None:
-    """Record values and dtypes of every column, by feed and by dataset as asked."""
+    """Record values and dtypes of every column."""
     seen: dict[str, Any] = {}
-    if args.how == "feed":
-        batch = ctx.get_data_feed().next_batch(1000)
-        for name, array in batch.items():
-            assert array.flags.writeable  # no view of shared memory
-            seen[name] = {"dtype": str(array.dtype), "values": [encode(v) for v in array.tolist()]}
-    else:
-        features, labels = next(iter(ctx.dataset(batch_size=1000, shuffle=False)))
-        for name, tensor in {**features, "label": labels}.items():
-            array = tensor.numpy()
-            seen[name] = {"dtype": tensor.dtype.name, "values": [encode(v) for v in array.tolist()]}
+    features, labels = next(iter(ctx.dataset(batch_size=1000, shuffle=False)))
+    for name, tensor in {**features, "label": labels}.items():
+        seen[name] = {"dtype": tensor.dtype.name, "values": [encode(v) for v in tensor.numpy().tolist()]}
     write(args, ctx, seen)
 
 

@@ -106,13 +106,6 @@ def value_rows():
 IMAGE = "struct<origin:string,height:int,width:int,nChannels:int,mode:int,data:binary>"
 
 
-def fit_and_read(df, directory, how, mapping):
-    """What the one node got of each input."""
-    _, seen = fit(df.coalesce(1), directory, "record_values", {"how": how}, inputMapping=mapping, padValue=-1)
-    (one,) = seen.values()
-    return one
-
-
 @pytest.mark.corner("ctx.dataset: values of every type")
 def test_values_of_every_type_arrive_exactly_by_dataset(spark, tmp_path):
     """And columns that tensors hold in another form than Spark."""
@@ -134,38 +127,26 @@ def test_values_of_every_type_arrive_exactly_by_dataset(spark, tmp_path):
         }
     )
     others = {"v": "v", "s.d": "d", "t": "t", "p": "p", "r": "r"}
-    seen = fit_and_read(df, tmp_path, "dataset", {**IN, **others})
-    check_values(seen, encode_text)  # a string tensor holds UTF-8
-    assert {name: seen[name]["dtype"] for name in "vdtp"} == {"v": "float64", "d": "int32", "t": "int64", "p": "uint8"}
-    assert seen["v"]["values"] == train_functions.encode([[0.1, 2.0, 3.0], [0.0, 1e300, 0.0]])
-    assert seen["d"]["values"] == [-1, 19782]
-    assert seen["t"]["values"] == [1709209801000005, -315619200000000]
-    assert seen["p"]["values"] == [[[[0, 1, 2], [3, 4, 5]]]] * 2
-    assert seen["r"]["values"] == [[1, -1, -1], [2, 3, 4]]  # padded to the longest of the batch
-
-
-def test_values_of_every_type_arrive_exactly_by_feed(spark, tmp_path):
-    check_values(fit_and_read(spark.createDataFrame(value_rows(), VALUES), tmp_path, "feed", IN))
-
-
-IN = {name: f"in_{name}" for name in "abcdefghijklm"}
-
-
-def check_values(seen, encode_string=train_functions.encode):
-    columns = dict(zip(IN, zip(*value_rows(), strict=True), strict=False))
+    names = {name: f"in_{name}" for name in "abcdefghijklm"}
+    _, seen = fit(df.coalesce(1), tmp_path, "record_values", inputMapping={**names, **others}, padValue=-1)
+    (seen,) = seen.values()
+    encode = train_functions.encode
+    columns = dict(zip(names, zip(*value_rows(), strict=True), strict=False))
     columns["m"] = tuple(float(v) for v in columns["m"])
     for name, values in columns.items():
-        expected = [train_functions.encode(v) for v in values]
-        if name in "hl":
-            expected = [[encode_string(t) for t in v] if isinstance(v, list) else encode_string(v) for v in values]
+        expected = [encode(v) for v in values]
+        if name in "hl":  # a string tensor holds UTF-8
+            expected = [[encode(t.encode()) for t in v] if name == "l" else encode(v.encode()) for v in values]
         assert seen[f"in_{name}"]["values"] == expected, name
     kinds = ["int8", "int16", "int32", "int64", "float32", "float64", "bool"]
     assert [seen[f"in_{n}"]["dtype"] for n in "abcdefg"] == kinds
     assert [seen[f"in_{n}"]["dtype"] for n in "jk"] == ["float32", "int64"]
-
-
-def encode_text(text: str) -> dict[str, str]:
-    return {"bytes": text.encode().hex()}
+    assert {name: seen[name]["dtype"] for name in "vdtp"} == {"v": "float64", "d": "int32", "t": "int64", "p": "uint8"}
+    assert seen["v"]["values"] == encode([[0.1, 2.0, 3.0], [0.0, 1e300, 0.0]])
+    assert seen["d"]["values"] == [-1, 19782]
+    assert seen["t"]["values"] == [1709209801000005, -315619200000000]
+    assert seen["p"]["values"] == [[[[0, 1, 2], [3, 4, 5]]]] * 2
+    assert seen["r"]["values"] == [[1, -1, -1], [2, 3, 4]]  # padded to the longest of the batch
 
 
 def test_fewer_rows_than_workers_is_an_error_before_the_first_step(spark, tmp_path):
