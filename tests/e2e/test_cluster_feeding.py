@@ -19,6 +19,25 @@ def start(spark, map_fun, args=None, nodes=3):
     return TFCluster.run(spark.sparkContext, map_fun, args, nodes, input_mode=InputMode.SPARK)
 
 
+def stop_at_once(args, ctx):
+    """The first node reads no further; the others do."""
+    feed = ctx.get_data_feed()
+    if ctx.worker_num == 0:
+        feed.terminate()
+        return
+    while not feed.should_stop():
+        feed.next_batch(64)
+
+
+def test_a_node_that_reads_no_further_is_dealt_nothing(spark):
+    with start(spark, stop_at_once) as cluster:
+        nodes = cluster._control.nodes
+        assert wait_until(lambda: any(node.stopped_reading for node in nodes.progress().values()), DEADLINE)
+        for _ in range(4):
+            cluster.train(spark.range(0, 100, 1, 1))
+    assert [node["rows"] for node in cluster.summary["nodes"]] == [0, 200, 200]
+
+
 def read_nothing(args, ctx):
     """Wait for the end of the cluster, and never read."""
     ctx.wait()

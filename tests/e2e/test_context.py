@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import linecache
 import os
@@ -20,6 +21,16 @@ def frame(spark, rows=60):
 
 def fit(spark, train_fn, **params):
     return TFEstimator(trainFn=train_fn, verbose=0, **params).fit(frame(spark))
+
+
+def test_explicit_params_over_tf_args_over_defaults(spark, tmp_path):
+    def look(args, ctx):
+        seen = {name: args[name] for name in ("epochs", "batchSize", "mine", "modelDir")}
+        (tmp_path / "args").write_text(json.dumps({**seen, "epochs_here": args.epochs}))
+
+    fit(spark, look, tfArgs=argparse.Namespace(epochs=7, batchSize=8, mine="x"), batchSize=9)
+    expected = {"epochs": 7, "batchSize": 9, "mine": "x", "modelDir": None, "epochs_here": 7}
+    assert json.loads((tmp_path / "args").read_text()) == expected
 
 
 def test_context_of_every_role(spark, tmp_path):

@@ -108,7 +108,7 @@ def test_lambdas_and_normalization_of_the_users_own_program(keras, df):
     np.testing.assert_allclose(found, model.predict(rows, verbose=0)[:, 0], rtol=1e-6)
 
 
-def test_roles_and_params_that_exclude_each_other(keras, df, no_job):
+def test_roles_and_params_that_exclude_each_other(keras, df, no_job, tmp_path):
     job = KerasEstimator(model=network(keras), clusterSize=2)
     with pytest.raises(errors.ParamError, match="'numPS' .Keras 3 does not support ParameterServerStrategy.*tf_keras"):
         KerasEstimator(model=network(keras), clusterSize=2, numPS=1)
@@ -122,3 +122,6 @@ def test_roles_and_params_that_exclude_each_other(keras, df, no_job):
         KerasEstimator(callbacks=[keras.callbacks.BackupAndRestore("/nowhere")])
     with pytest.raises(errors.ModelError, match="initialWeights='/nowhere' cannot be read"):
         job.copy().setInitialWeights("/nowhere").fit(df)
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(errors.DestinationError, match=r"modelDir='.*' holds other files: \['thesis.tex'\]"):
+        job.copy().setModelDir(str(tmp_path)).fit(df)

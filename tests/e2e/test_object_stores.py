@@ -120,8 +120,12 @@ def test_a_fit_keeps_everything_in_the_store(spark, store):
     assert any("events.out" in name for name in store.names("all/logs"))
     assert store.keys == {ACCESS_KEY}
 
-    # A checkpoint that cannot be written does not count.
+    # A checkpoint that cannot be read is not passed over, and one that cannot be written does not count.
     second = estimator(epochs=4, exportDir="s3a://bucket/all/second", **places)
+    store.fail(lambda method, path: method == "GET" and path.endswith("/state.json"), 403)
+    with pytest.raises(errors.ModelDirError, match="cannot be taken over") as caught:
+        second.fit(df)
+    assert_no_secret(caught.value)
     store.fail(lambda method, path: method in ("PUT", "POST") and "state/tfos_ml/epoch-00004" in path, 503)
     with pytest.raises(errors.ModelDirError, match="cannot be written: .*credentials") as caught:
         second.fit(df)

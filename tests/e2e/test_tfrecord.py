@@ -150,6 +150,8 @@ def test_what_cannot_be_written_is_an_error_and_leaves_nothing(spark, tmp_path, 
         save(spark.range(10).selectExpr("array(id, null) as x"), f"{tmp_path}/out")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/out")
+    with pytest.raises(errors.DestinationError, match="exists already"):
+        tfrecord.save_as_tfrecords(spark.range(1), f"{tmp_path}/out")
     with pytest.raises(
         errors.ParamError, match="option 'recordTyp' of the data source tfrecord. Did you mean recordType"
     ):

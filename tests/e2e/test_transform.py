@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tfos_ml import TFEstimator, TFModel, errors
+from tfos_ml.inference import archive
 from tfos_ml.inference.prediction import PREDICTION_SPEC_FILE
 
 MAKE_MODELS = """
@@ -29,6 +31,7 @@ def save(name, function, **inputs):
 
 save("double", lambda m, x: {"y": m.weight * x}, x=([None], tf.float32))
 join = lambda m, s, n: {"out": tf.strings.join([s, tf.strings.as_string(n)]), "long": n + 1}
+save("used here", lambda m, x: {"y": (m.weight + 1) * x}, x=([None], tf.float32))
 save("text", join, s=([None], tf.string), n=([None], tf.int64))
 save("bigint", lambda m, x: {"y": x}, x=([None], tf.int64))
 save("predictor", lambda m, x: {"prediction": m.weight * x}, x=([None, 2], tf.float32))
@@ -159,6 +162,24 @@ def test_fields_of_structs_by_dotted_name(spark, models):
     assert {row.prediction for row in model.transform(own).collect()} == {7}
     with pytest.raises(errors.ColumnNotFoundError, match="'x' does not exist"):
         model.setFeaturesCol("a.b.x").transform(df)
+
+
+def test_model_that_is_transformed_with_often_is_one_artifact_and_one_copy(spark, models):
+    """Red before: eight of each."""
+    before = artifacts_and_copies(spark)
+    df = spark.range(0, 3, 1, 1).selectExpr("float(id) features")
+    model = TFModel(exportDir=str(models / "used here"))
+    for number in range(8):
+        model = model if number < 4 else TFModel(exportDir=str(models / "used here"))
+        assert [row.prediction for row in model.transform(df).collect()] == [0.0, 3.0, 6.0]
+    assert [len(now - then) for now, then in zip(artifacts_and_copies(spark), before, strict=True)] == [1, 1]
+
+
+def artifacts_and_copies(spark) -> tuple[set[Path], set[Path]]:
+    """What the driver has sent, and what executors in its process have unpacked."""
+    files = Path(spark.sparkContext._temp_dir)
+    folders = files.parent.glob(f"*/{archive.FOLDER}")
+    return {*files.glob("tfos_ml-*")}, {path for folder in folders for path in folder.iterdir() if path.is_dir()}
 
 
 def train_keras(args, ctx):
