@@ -113,7 +113,7 @@ def test_evaluator_follows_checkpoints(spark, tmp_path):
     nodes = {node["label"]: (node["rows"], node["validation_rows"]) for node in model.summary.nodes}
     assert nodes["evaluator:0"] == (0, 40)
     assert nodes["chief:0"][0] + nodes["worker:0"][0] == 160
-    assert model.summary.history["eval_mse"][-1] < 1.0 < model.summary.history["eval_mse"][0]
+    assert model.summary.history["eval_mse"][-1] < 0.1
 
 
 def linear_model():
