@@ -29,9 +29,9 @@ from tfos_ml.inference.tensorflow_import import import_tensorflow_later
 HERE = Path(__file__).parent
 os.environ["PYSPARK_PYTHON"] = sys.executable
 # Train functions of the tests are importable on the nodes as they are here.
-OURS = [str(HERE), str(HERE / "e2e"), str(HERE / "harness")]
+OURS = [str(HERE), str(HERE / "e2e")]
 os.environ["PYTHONPATH"] = os.pathsep.join([*OURS, os.environ.get("PYTHONPATH", "")])
-sys.path[:0] = [OURS[0], OURS[2]]
+sys.path[:0] = OURS
 import_tensorflow_later()
 # A busy machine may take long for an example, and to draw one.
 hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -306,33 +306,6 @@ def connect_server() -> Iterator[ConnectServer]:
     server.close()
 
 
-@pytest.fixture(scope="session")
-def forks() -> Iterator[None]:
-    """The process from which tasks without Spark are forked ends with the tests."""
-    from spark_of_processes import end_forks, start_forks
-
-    start_forks()
-    yield
-    end_forks()
-
-
-@pytest.fixture
-def without_spark(forks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real session of tests before may be there or gone; deadlines of the driver are shorter."""
-    from pyspark import SparkContext
-    from spark_of_processes import Context
-
-    from tfos_ml.driver import executor_check, nodes, run
-    from tfos_ml.tfcluster import tfcluster
-
-    monkeypatch.setattr(SparkContext, "_gateway", None)
-    monkeypatch.setattr(nodes, "LEASE_GRACE_SECONDS", 2.0)
-    monkeypatch.setattr(run, "CAUSE_SECONDS", 2.0)
-    monkeypatch.setattr(executor_check, "_checked", [Context.applicationId])  # its tasks run this very Python
-    for module in (run, tfcluster):
-        monkeypatch.setattr(module, "CLEANUP_SECONDS", 3.0)
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a filesystem in memory of some size and number of inodes."""
@@ -400,7 +373,7 @@ OWN_EXECUTORS = "tests/e2e/test_dynamic_allocation.py"  # has a session of its o
 def turn(item: pytest.Item) -> tuple[bool, bool, bool, int]:
     """Order tests: those of one master in a row, then files that take long, then the many that do not."""
     path = item.nodeid.partition("::")[0]
-    is_short = path.startswith(("tests/unit/", "tests/harness/"))
+    is_short = path.startswith("tests/unit/")
     return not on_executors(item.nodeid), path == OWN_EXECUTORS, is_short, path.count("/")
 
 

@@ -35,7 +35,7 @@ RUN_ELSEWHERE = {
     "docs/index.rst",  # the README's: test_docs.py
     "docs/howto/answers.rst",  # test_answers.py
     "docs/howto/embeddings.rst",  # with networks that are not pretrained: e2e/test_embeddings.py
-    "docs/howto/migrate_tensorflowonspark.rst",  # programs before and after: e2e/test_compat_flows.py, differential/
+    "docs/howto/migrate_tensorflowonspark.rst",  # programs before and after: e2e/test_compat_flows.py
     "docs/reference/mistakes.rst",  # docs/mistakes.py writes them from what it runs: e2e/test_mistakes.py
 }
 

@@ -1,6 +1,6 @@
 """What ends when: workers are waited for, servers and evaluators are ended, and who is ended at work is named.
 
-Clusters, without Spark, are in ``harness/test_cluster_ends.py``.
+Clusters are in ``test_node_faults.py``.
 """
 
 from __future__ import annotations
