@@ -1,4 +1,7 @@
-"""Clusters where executors come and go, and Spark refuses barrier jobs."""
+"""Clusters where executors come and go, and Spark refuses barrier jobs.
+
+Jobs that are no barrier jobs are in make test: ``test_node_faults.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import pytest
 from conftest import CLUSTER
 
 from tfos_ml import InputMode, TFCluster, TFEstimator, errors
+
+pytestmark = pytest.mark.chaos  # a session of its own
 
 
 @pytest.fixture

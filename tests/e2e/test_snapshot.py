@@ -153,15 +153,14 @@ def test_files_of_a_writer_that_was_killed_are_no_snapshot(spark, snapshot):
     files, cache = snapshot
     df, (left,) = spark.read.parquet(str(files)), cache.glob("rows-*")
     (cache / "manifest.json").unlink()
-    (left / "part-00000-half").write_bytes(b"PAR1")
-    one = estimator(cacheDir=str(cache))
-    assert one.fit(df).summary.snapshot["is_new"]
-    assert left.is_dir()  # another program may be writing it
-    (cache / "manifest.json").unlink()
-    for path in left.iterdir():
+    older = Path(shutil.copytree(left, cache / "rows-older"))
+    for path in older.iterdir():
         os.utime(path, (0, 0))
-    assert one.fit(df).summary.rows == ROWS - 50 - 2
-    assert not left.exists()
+    (left / "part-00000-half").write_bytes(b"PAR1")
+    summary = estimator(cacheDir=str(cache)).fit(df).summary
+    assert (summary.snapshot["is_new"], summary.rows) == (True, ROWS - 50 - 2)
+    assert left.is_dir()  # another program may be writing it
+    assert not older.exists()
 
 
 def test_a_quoted_uri_names_the_same_directory_for_all_params(spark, tmp_path):
