@@ -111,18 +111,3 @@ def test_options_of_our_commands_are_those_that_they_have():
     found = [parser().parse_args([part.strip("'") for part in arguments]).command for arguments in asked]
     assert found.count("doctor") >= 4
     assert found.count("pack") >= 2
-
-
-def test_the_table_beside_others_names_its_tests_and_its_sources():
-    page = PAGES["README.rst"]
-    rows = re.findall(r"^   \* - (.*)\n((?:     -.*\n)+)", page, re.MULTILINE)[1:]
-    assert len(rows) >= 5
-    notes = dict(re.findall(r"^\.\. \[(\d)\] ((?:.|\n(?=   ))*)", page, re.MULTILINE))
-    for row, cells in rows:
-        assert re.fullmatch(r"`[^`]+ <tests/[\w/]+\.py>`__", row), row
-        filled = [cell for cell in re.findall(r"^     -[ ]?(.*)$", cells, re.MULTILINE) if cell]
-        assert filled, row
-        for cell in filled:
-            note = re.fullmatch(r"(?:yes|no) \[(\d)\]_", cell)
-            assert note or re.fullmatch(r"`(?:yes|no) <https://\S+>`__", cell), cell
-            assert not note or "https://" in notes[note[1]]

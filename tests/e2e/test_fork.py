@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -53,12 +52,3 @@ def regression():
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     return model
-
-
-def test_python_workers_of_our_daemon_begin_with_what_tasks_import(spark):
-    def look(_):
-        archives = [path for path in sys.path if "pyspark.zip" in path or "py4j" in path or path.endswith(".jar")]
-        return [({"pandas", "pyarrow.flight", "tfos_ml.agent.feed_task"} <= set(sys.modules), archives)]
-
-    assert spark.conf.get("spark.python.daemon.module") == "tfos_ml.agent.daemon"
-    assert spark.sparkContext.parallelize([1], 1).mapPartitions(look).collect() == [(True, [])]
