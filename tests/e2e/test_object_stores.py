@@ -98,7 +98,7 @@ def test_a_snapshot_in_the_store_is_read_by_the_nodes(spark, store, tmp_path):
             stream.write(path.read_bytes())
     read = estimator(seed=1, cacheDir="s3a://bucket/cached")
     fitted = read.fit(df)
-    assert fitted.history == fed.history
+    assert fitted.summary.history == fed.summary.history
     assert not fitted.summary.snapshot["is_new"]
     store.fail(lambda method, path: method == "GET" and "part-00007" in path, 403)
     with pytest.raises(errors.FileReadError, match="Make sure that all nodes can reach cacheDir") as caught:
