@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
+from inspect import signature
 from typing import Any
 
 import keras
@@ -47,13 +48,14 @@ class TrainingVariables:
 
     @classmethod
     def of_step(cls, model: keras.Model, traced_on: Any = None) -> TrainingVariables:
-        """Those of a model whose own ``train_step`` is traced to find them, on the spec of a batch, if one is given."""
+        """Those of a model whose step is traced to find them, on the spec of a batch, if one is given."""
         among_attributes = [v for v in vars(model).values() if isinstance(v, keras.optimizers.Optimizer)]
         optimizers, written = [model.optimizer, *among_attributes], list[tf.Variable]()
         if traced_on is not None and not model.run_eagerly:
             with intercepted(lambda update, optimizer, grads, variables: update(grads, variables)) as called:
                 try:
-                    graph = tf.function(model.train_step).get_concrete_function(traced_on).graph
+                    step = partial(_forward, model) if _updates_as_keras(model) else model.train_step
+                    graph = tf.function(step).get_concrete_function(traced_on).graph
                     written = privates.written_variables(graph, graph.variables)
                 except Exception:  # which the training will raise, too
                     written = []
@@ -94,6 +96,22 @@ class TrainingVariables:
     def scalars(self) -> list[Any]:
         """Variables of the optimizers that are single numbers, such as the learning rate."""
         return [v for v in self.of_optimizers if not len(v.shape)]
+
+
+def _updates_as_keras(model: keras.Model) -> bool:
+    """Whether both ``train_step`` and the optimizer are Keras's own, which write nothing that Keras does not know."""
+    is_own_step = type(model).train_step is not keras.Model.train_step or "train_step" in vars(model)
+    optimizers = [model.optimizer, getattr(model.optimizer, "inner_optimizer", None)]
+    return not is_own_step and all(o is None or privates.is_of_keras(type(o)) for o in optimizers)
+
+
+def _forward(model: keras.Model, data: Any) -> Any:
+    """What Keras's ``train_step`` does of the program: it takes a sixth of the time of the whole step to trace."""
+    x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
+    outputs = model(x, training=True)
+    options = {"training": True} if "training" in signature(model.compute_loss).parameters else {}
+    model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=weights, **options)
+    return model.compute_metrics(x, y, outputs, sample_weight=weights)
 
 
 def _each_once(parts: Any) -> list[Any]:
