@@ -233,7 +233,8 @@ def loss_of_own_step():
         def denoiser():
             image, time = keras.Input((16,)), keras.Input((1,))
             hidden = keras.layers.Dense(12, "swish")(keras.layers.Concatenate()([image, time]))
-            return keras.Model([image, time], keras.layers.Dense(16)(hidden))
+            normal = keras.layers.BatchNormalization(center=False, scale=False)(hidden)
+            return keras.Model([image, time], keras.layers.Dense(16)(normal))
 
         def call(self, x):
             return self.moving([x, ops.ones((ops.shape(x)[0], 1))])

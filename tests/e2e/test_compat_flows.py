@@ -35,7 +35,9 @@ def train_columns(args, ctx):
     import keras
 
     feed = ctx.get_data_feed(train_mode=True, input_mapping=args.input_mapping)
-    model = keras.Sequential([keras.layers.Input((1,), name="x"), keras.layers.Dense(1, name="dense")])
+    model = keras.Sequential(
+        [keras.layers.Input((1,), name="x"), keras.layers.Dense(1, kernel_initializer="zeros", name="dense")]
+    )
     model.compile(keras.optimizers.SGD(0.5), "mse")
     while not feed.should_stop():
         batch = feed.next_batch(args.batch_size)

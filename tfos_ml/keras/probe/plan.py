@@ -9,6 +9,7 @@ Afterwards the model is as before.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -134,23 +135,37 @@ class _Probe:
         if plan.sums or plan.together:
             tries = self._trials.tries(plan)
         try:
-            gradient_is_sum = self._gradient_is_sum(tries)
-        except ModelError:  # a loss may be nearly a mean, and its gradient far from it
-            if of_outputs <= set(plan.together):
-                raise
-            plan = replace(plan, together=tuple(sorted(of_outputs)))
-            tries = self._trials.tries(plan)
-            gradient_is_sum = self._gradient_is_sum(tries)
+            plan = replace(plan, gradient_is_sum=self._gradient_is_sum(tries))
+        except ModelError:
+            plan, tries = self._read_otherwise(plan, tries, of_outputs)
         assigned, notices = self._assigned(tries)
         return replace(
             plan,
             assigned=tuple(assigned),
             notices=tuple([*notices, _DRAWS] if draws else notices),
-            gradient_is_sum=gradient_is_sum,
             whole_slices=tuple(self._whole_slices(tries[0])),
             train=self._of_pass(tries[0]),
             test=self._of_pass(self._trials.run(plan, "test_step")) if tests else PassReductions(),
         )
+
+    def _read_otherwise(
+        self, plan: ReductionPlan, tries: Sequence[Try], of_outputs: set[str]
+    ) -> tuple[ReductionPlan, Sequence[Try]]:
+        """The plan and its tries if gradients are neither means nor sums; raises ``ModelError`` if nothing explains it.
+
+        BatchNormalization sends gradients back by the plan: where it expects means, those of a sum agree with nothing.
+        And a loss may be nearly a mean, with a gradient far from it.
+        """
+        if any(is_batch_normalization(layer) for layer in privates.all_layers(self._model)):
+            of_sums = replace(plan, gradient_is_sum=True)
+            tries_of_sums = self._trials.tries(of_sums)
+            with contextlib.suppress(ModelError):
+                if self._gradient_is_sum(tries_of_sums):
+                    return of_sums, tries_of_sums
+        if not of_outputs <= set(plan.together):
+            plan = replace(plan, together=tuple(sorted(of_outputs)))
+            tries = self._trials.tries(plan)
+        return replace(plan, gradient_is_sum=self._gradient_is_sum(tries)), tries
 
     def plan_of_test(self) -> ReductionPlan:
         """The plan of a pass that tests the model, whatever its training does."""
