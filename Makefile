@@ -44,7 +44,6 @@ demo: java $(VENV)/.demo
 TEST_PROCESSES ?= 3
 
 test: install
-	$(BIN)/python tests/jvm_archive.py
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 # What needs no Spark, no JVM and little time.

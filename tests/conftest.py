@@ -21,7 +21,6 @@ import hypothesis
 import psutil
 import pytest
 from connect_server import ConnectServer
-from jvm_archive import jvm_options
 
 from tfos_ml.common.directories import TemporaryDirectory
 from tfos_ml.inference.tensorflow_import import import_tensorflow_later
@@ -41,7 +40,9 @@ SESSION = f"{os.getpid()}-{STARTED}"
 os.environ["TFOS_ML_TEST_SESSION"] = SESSION  # inherited by all processes of these tests
 # Temporary files of these tests alone: other pytest processes may run beside this one.
 os.environ["TMPDIR"] = tempfile.tempdir = os.environ["SPARK_LOCAL_DIRS"] = tempfile.mkdtemp(prefix="test-tfos_ml-")
-os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS = jvm_options()
+# Short programs gain more from a JVM that compiles little than from fast code; Spark's classes need no verification.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 # Python workers of programs that tests run begin with what they import, too, where not said otherwise.
 OUR_DAEMON = "--conf spark.python.daemon.module=tfos_ml.agent.daemon"
 os.environ["PYSPARK_SUBMIT_ARGS"] = f"{OUR_DAEMON} pyspark-shell"
