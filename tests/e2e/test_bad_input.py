@@ -83,6 +83,7 @@ def export_to_a_store_that_hangs(args, ctx):
     export_anything(args, ctx)
 
 
+@pytest.mark.chaos
 def test_a_store_that_does_not_answer_is_an_error_after_feed_timeout(df, tmp_path):
     target = str(tmp_path / "model")
     program = {"trainFn": export_to_a_store_that_hangs, "tfArgs": {"target": target}}

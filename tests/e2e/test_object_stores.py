@@ -156,6 +156,7 @@ def test_a_place_that_cannot_be_written_is_told_before_any_job(spark, store):
     assert store.names("place") == []
 
 
+@pytest.mark.chaos
 def test_an_export_that_is_refused_while_it_is_published(spark, store):
     """And what has been copied by then cannot be deleted either."""
     place = "published"
@@ -190,6 +191,7 @@ def numbers(spark, count=1000):
     return spark.range(count).select("id", (F.col("id") % 3).alias("part"), F.col("id").cast("string").alias("text"))
 
 
+@pytest.mark.chaos
 def test_tfrecords_that_are_refused_are_not_taken_for_whole(spark, store):
     """Neither can what has been put to its place be deleted."""
     place = "records/refused"
