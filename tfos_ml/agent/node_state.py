@@ -105,7 +105,9 @@ class NodeState:
 
     def broken(self, now: float) -> Broken | None:
         """What the driver, which decides which failure is the cause, should know of one that may be a consequence."""
-        return None if self.broken_at is None else Broken(now - self.broken_at, self._noticed_within)
+        if self.broken_at is None or self.process is not ProcessState.FAILED:
+            return None
+        return Broken(now - self.broken_at, self._noticed_within)
 
     @property
     def _noticed_within(self) -> float:

@@ -20,13 +20,20 @@ class Liveness:
         self._clock = clock
         self._called_at: dict[int, float] = {}
         self._beat_at: dict[int, float] = {}  # of the TensorFlow processes
+        self._broke_at: dict[int, float] = {}
         self._looked_at = clock()
 
-    def record(self, rank: int, child_silent: float | None, is_failing: bool = False) -> None:
+    def record(
+        self, rank: int, child_silent: float | None, is_failing: bool = False, broken: Broken | None = None
+    ) -> None:
         """Record a call of a node, and the silence of its TensorFlow process in seconds; None if that has ended."""
         now = self._clock()
         self._called_at[rank] = now
         self._beat_at[rank] = -math.inf if is_failing else now - (child_silent or 0.0)
+        if broken is None:
+            self._broke_at.pop(rank, None)
+        else:
+            self._broke_at[rank] = now - broken.seconds
 
     def silent(self, ranks: Collection[int], seconds: float) -> dict[int, float]:
         """The nodes among `ranks` that have been silent for longer than `seconds`, and for how long.
@@ -45,11 +52,13 @@ class Liveness:
         """Whether the broken process of a node is the cause of the run's end, and not the consequence of another's.
 
         It is if all others among `ranks` have given a sign of life since it broke, ``COLLATERAL_SECONDS`` have passed,
-        and none has failed; or if one that stands still would have been reported by now.
+        none has failed, and none has broken before; or if one that stands still would have been reported by now.
         """
         if broken is None:
             return False
         now = self._clock()
+        others = [at for peer, at in self._broke_at.items() if peer in ranks]
+        is_first = self._broke_at.get(rank, now) <= min(others, default=now)
         peers = [now - self._beat_at.get(peer, now) for peer in ranks if peer != rank]
         live = broken.seconds > COLLATERAL_SECONDS and all(silent < broken.seconds for silent in peers)
-        return live or broken.seconds > broken.noticed_within
+        return (live and is_first) or broken.seconds > broken.noticed_within

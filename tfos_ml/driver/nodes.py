@@ -100,7 +100,8 @@ class Nodes:
             self._calls[call.rank], self._progress[call.rank] = call.number, call.progress
             self._present.add(call.rank)
             self._ports[call.rank] = caller_port.get()
-            self._liveness.record(call.rank, call.progress.child_silent, is_failing=call.progress.is_failing)
+            progress = call.progress
+            self._liveness.record(call.rank, progress.child_silent, progress.is_failing, progress.broken)
         counts = self._liveness.is_cause(call.rank, call.progress.broken, self._present)
         return messages.ProgressAnswer(
             self.is_stopping(), counts, self.ending, self._news(call.progress.last_announcement), self._preempted

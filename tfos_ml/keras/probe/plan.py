@@ -124,7 +124,7 @@ class _Probe:
         self._tolerance = _HALF_TOLERANCE if is_half else _TOLERANCE
 
     def plan(self, tests: bool) -> ReductionPlan:
-        tries = self._trials.tries(ReductionPlan())
+        tries: Sequence[Try] = self._trials.tries(ReductionPlan())
         whole = tries[0][ALL]
         draws = False
         if len(tries) > 1:  # else two steps were alike
