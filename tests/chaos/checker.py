@@ -73,6 +73,7 @@ def _judge_error(run: Run, outcome: dict[str, Any], happened: list[Injection]) -
         or any(one.fault.phase == "input" or one.fault.what in (*DAEMON, "cancel") for one in happened)
     )
     own |= any(one.fault.what == "raise" for one in happened) and "the user's own mistake" in outcome["message"]
+    own |= "KeyboardInterrupt" in expected and "to send cancel cmd" in outcome["message"]  # Py4J closes a call twice
     if not outcome["typed"] and outcome["error"] not in expected and not own:
         found.append(f"untyped: {outcome['error']}: {outcome['message'][:2000]}")
     recoverable = all(one.fault.what in RECOVERABLE and one.fault.phase != "input" for one in happened)

@@ -55,9 +55,9 @@ def test_sweep_removes_what_a_killed_process_has_left_and_nothing_else(tmp_path)
     )
     (tmp_path / "unrelated").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path), "SPARK_LOCAL_DIRS": str(tmp_path)}
-    killed = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    left = killed.stdout.splitlines()
-    assert killed.returncode == -signal.SIGKILL
+    killed = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True)
+    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    left = killed.stdout.read().splitlines()
     mine = spool.create(tmp_path)
     try:
         assert set(left[-2:]) <= set(spool.sweep(tmp_path))  # others may have found what is in shared memory
@@ -65,6 +65,7 @@ def test_sweep_removes_what_a_killed_process_has_left_and_nothing_else(tmp_path)
         assert all(Path(d).is_dir() for d in mine.all())
         assert (tmp_path / "unrelated").is_dir()
     finally:
+        assert killed.wait() == -signal.SIGKILL
         spool.remove([*mine.all(), *left])
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from tfos_ml.common.pids import start_mark
+from tfos_ml.common.pids import has_ended, start_mark
 
 _EXECUTOR = "ExecutorBackend"  # ends the main class of executors: CoarseGrained-, KubernetesExecutorBackend
 # Programs may read these variables when they start or are imported: processes share a server only if they agree.
@@ -68,7 +68,7 @@ def sweep(kind: str) -> None:
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{kind}-*-*-*"):
         owner, mark = directory.name.removeprefix(f"{_PREFIX}{kind}-").split("-")[:2]
         with contextlib.suppress(OSError):
-            if owner.isdecimal() and start_mark(int(owner)) != mark:
+            if owner.isdecimal() and has_ended(int(owner), mark):
                 (directory / "socket").unlink(missing_ok=True)
                 directory.rmdir()
 

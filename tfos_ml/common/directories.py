@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from tfos_ml.common.pids import start_mark
+from tfos_ml.common.pids import has_ended, start_mark
 
 _OWNED = re.compile(r"tfos_ml-[a-z]+-(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]{1,7})-(?P<start>[0-9a-f]{8})-")
 
@@ -83,19 +83,7 @@ def _is_abandoned(path: str) -> bool:
     name = _OWNED.match(os.path.basename(path))
     if name is None or name["host"] != _host() or not _is_ours(path):
         return False
-    start = start_mark(int(name["pid"]))
-    return not _exists(int(name["pid"])) if start is None else start != name["start"]
-
-
-def _exists(pid: int) -> bool:
-    """Whether a process with this pid exists, even if ``/proc`` hides it; psutil would report none then."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    return has_ended(int(name["pid"]), name["start"])
 
 
 def _is_ours(path: str) -> bool:

@@ -54,6 +54,28 @@ def start_mark(pid: int) -> str | None:
     return None if ticks is None else f"{zlib.crc32(f'{_boot_id()}/{ticks}'.encode()):08x}"
 
 
+def has_ended(pid: int, mark: str) -> bool:
+    """Whether the process of this pid and :func:`start_mark` has ended, even if nothing has waited for it.
+
+    In a container whose process 1 waits for nobody, killed processes stay zombies.
+    """
+    fields = _stat(pid)
+    if not fields:
+        return not _exists(pid)
+    return fields[0] == b"Z" or start_mark(pid) != mark
+
+
+def _exists(pid: int) -> bool:
+    """Whether a process with this pid exists, even if ``/proc`` hides it; psutil would report none then."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
