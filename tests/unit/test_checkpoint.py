@@ -263,7 +263,7 @@ class TestVariables:
         trained, path = TrainingVariables(model, [model.optimizer], []), tmp_path / "model.weights.h5"
         for _ in range(2):
             variables = [np.array(variable) for variable in trained.shared]
-            assert save_weights(trained, path)
+            assert save_weights(trained, path) == []
             model.fit(np.ones((8, 3)), np.arange(24).reshape(8, 3), verbose=0)
             load_weights(trained, path, [], digest(variables))
             for variable, value in zip(trained.shared, variables, strict=True):
@@ -278,19 +278,22 @@ class TestVariables:
             def load_own_variables(self, store):
                 self.kernel.assign(store["0"])
 
-        model = keras.Sequential([keras.layers.Input((3,)), Forgetful(2, dtype="bfloat16")])
+        model = keras.Sequential([keras.layers.Input((3,)), Forgetful(2, dtype="bfloat16"), keras.layers.Dense(2)])
+        model.layers[1].enable_lora(1)
         model.compile("sgd", "mse")
         model.optimizer.build(model.trainable_variables)
         trained, path = TrainingVariables(model, [model.optimizer], []), tmp_path / "model.weights.h5"
-        model.layers[0].bias.assign([1.0, 2.0])
-        assert not save_weights(trained, path)
-        state = state_of(1, variables=[np.array(variable) for variable in trained.shared])
-        saved, expected = TrainingState.from_files(state.to_files()), digest(trained.shared)
-        model.layers[0].bias.assign([0.0, 0.0])
+        for variable in model.weights:
+            variable.assign(np.ones(variable.shape))
+        state, expected = state_of(1, variables=save_weights(trained, path)), digest(trained.shared)
+        assert sorted(value.shape for value in state.variables) == [(1, 2), (2,), (2, 1)]
+        saved = TrainingState.from_files(state.to_files()).variables
+        for variable in model.weights:
+            variable.assign(np.zeros(variable.shape))
         with pytest.raises(ModelError, match="does not restore all variables"):
-            load_weights(trained, path, [], expected)
-        load_weights(trained, path, saved.variables, expected)
-        assert np.asarray(model.layers[0].bias).tolist() == [1.0, 2.0]
+            load_weights(trained, path, [np.zeros(value.shape) for value in saved], expected)
+        load_weights(trained, path, saved, expected)
+        assert all(np.all(weights == 1) for weights in model.get_weights())
 
     def test_random_generators_go_on(self):
         state = json.loads(json.dumps(random_state()))

@@ -15,11 +15,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from tfos_ml.common.heap import return_memory
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ModelError
 from tfos_ml.keras.collectives.group import WorkerGroup
-from tfos_ml.keras.privates import keep_saving_skipsets
+from tfos_ml.keras.privates import keep_saving_skipsets, with_unmerged_adapters
 from tfos_ml.keras.step.variables import TrainingVariables, digest, value_of
 
 STATE, ARRAYS, CALLBACKS, WEIGHTS = "state.json", "arrays.npz", "callbacks.pkl", "model.weights.h5"
@@ -39,7 +38,7 @@ class TrainingState:
     digest: int  # of the variables
     seeds: list[Array] = field(default_factory=list)  # states of Keras's seed generators
     metrics: list[Array] = field(default_factory=list)  # their states after these steps, for all rows
-    variables: list[Array] = field(default_factory=list)  # all, if the file of weights lacks some
+    variables: list[Array] = field(default_factory=list)  # those that the file of weights has not
     callbacks: bytes = b""  # their states, pickled
 
     def to_files(self) -> dict[str, bytes]:
@@ -97,14 +96,22 @@ def set_random_state(state: dict[str, Any]) -> None:
     np.random.set_state(tuple(state["numpy"]))
 
 
-def save_weights(variables: TrainingVariables, path: Path) -> bool:
-    """Save weights and optimizers as ``Model.save_weights`` does; returns whether the file has all variables.
+def save_weights(variables: TrainingVariables, path: Path) -> list[Array]:
+    """Save weights and optimizers as ``Model.save_weights`` does; returns the values of variables that it leaves out.
 
-    Keras does not find those that a layer hides. The others are recognized by their number and their shapes.
+    Kernels are saved without the product of LoRA's matrices, which are among the others.
     """
-    variables.model.save_weights(str(path))
-    return_memory()  # of a LoRA, Keras has held all merged matrices at once
+    with with_unmerged_adapters(variables.model):
+        variables.model.save_weights(str(path))
     keep_saving_skipsets()
+    return [np.array(v) for v in _left_out(variables, path)]
+
+
+def _left_out(variables: TrainingVariables, path: Path) -> list[Any]:
+    """Variables that a file of Keras's has not: all that are alike, if there are fewer such in the file.
+
+    Keras does not find those that a layer hides.
+    """
     saved: Counter[Any] = Counter()
 
     def note(name: str, entry: Any) -> None:
@@ -113,12 +120,13 @@ def save_weights(variables: TrainingVariables, path: Path) -> bool:
 
     with h5py.File(path) as file:
         file.visititems(note)
-    arrays = map(value_of, variables.shared)
-    return not Counter((array.shape, array.dtype.itemsize) for array in arrays) - saved
+    kinds = [(array.shape, array.dtype.itemsize) for array in map(value_of, variables.shared)]
+    missing = Counter(kinds) - saved
+    return [variable for variable, kind in zip(variables.shared, kinds, strict=True) if kind in missing]
 
 
-def load_weights(variables: TrainingVariables, path: Path, arrays: Sequence[Array], expected: int) -> None:
-    """Set the variables to those of a file of Keras's, or to `arrays`, if given.
+def load_weights(variables: TrainingVariables, path: Path, left_out: Sequence[Array], expected: int) -> None:
+    """Set the variables to those of a file of Keras's, and to the values that :func:`save_weights` has returned.
 
     Raises ``ModelError`` if they then have another digest.
     """
@@ -128,8 +136,7 @@ def load_weights(variables: TrainingVariables, path: Path, arrays: Sequence[Arra
             variables.model.load_weights(str(path))
         except ValueError as error:
             raise ModelError(f"The checkpoint in modelDir is of another model: {error}") from None
-    if arrays:
-        assign_all(variables.shared, arrays)
+    assign_all(_left_out(variables, path), left_out)
     if digest(variables.shared) != expected:
         raise ModelError(
             "The checkpoint in modelDir does not restore all variables of the model, because a layer's "

@@ -209,7 +209,7 @@ class StateStore:
         if self._checkpoints is None or self._states is None:
             return
         self._checkpoints.wait()
-        is_complete = save_weights(self._variables, self._checkpoints.weights_file)
+        left_out = save_weights(self._variables, self._checkpoints.weights_file)
         callbacks, notices = self._states.take()
         self._notices += [notice for notice in notices if notice not in self._notices]
         state = TrainingState(
@@ -223,7 +223,7 @@ class StateStore:
             digest=digest(self._variables.shared),
             seeds=[np.array(v) for v in self._variables.seeds],
             metrics=metrics,
-            variables=[] if is_complete else [np.array(v) for v in self._variables.shared],
+            variables=left_out,
             callbacks=callbacks,
         )
         self._checkpoints.save(state)
