@@ -37,7 +37,8 @@ FIRST = [  # one of a kind, in make test; the others are chaos tests
 ]
 FIRST = [name for name in FIRST if name in COMMON]
 MORE = [name for name in COMMON if name not in FIRST]
-TRAINED = {"first": {2: FIRST}, "more": {2: MORE}, "one and three": {1: COMMON, 3: COMMON}}
+SOME = COMMON[::4]  # other numbers of workers go the same way
+TRAINED = {"first": {2: FIRST}, "more": {2: MORE}, "one and three": {1: SOME, 3: SOME}}
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +113,7 @@ def test_the_export_computes_what_plain_keras_does(trained, reference, group):
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("group", COMMON)
+@pytest.mark.parametrize("group", SOME)
 def test_one_and_three_workers_end_like_plain_keras(trained, reference, group):
     check(trained("one and three"), [1, 3], reference, group)
 
