@@ -29,6 +29,4 @@ def idle():
     return model
 
 
-LAYERS = {
-    "idle_layers": (few_rows, idle),
-}
+LAYERS = {"idle_layers": (few_rows, idle)}

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from keras_programs import (
-    in_batch_negatives,
-    noisy_positions,
-    numbers,
-    ragged_tokens,
-    sampling,
-    small,
-)
+from keras_programs import in_batch_negatives, noisy_positions, numbers, ragged_tokens, sampling, small
 
 ERROR = "Two workers would not train this model as one does"
 EXACT = ""

@@ -120,11 +120,7 @@ def test_values_of_every_type_arrive_exactly_by_dataset(spark, tmp_path):
     df = spark.createDataFrame(rows, f"{VALUES}, p {IMAGE}, day string, time string, r array<int>")
     vectors = F.udf(lambda i: Vectors.sparse(3, {1: 1e300}) if i else Vectors.dense([0.1, 2.0, 3.0]), VectorUDT())
     df = df.withColumns(
-        {
-            "v": vectors("label"),
-            "s": F.struct(F.to_date("day").alias("d")),
-            "t": F.col("time").cast("timestamp_ntz"),
-        }
+        {"v": vectors("label"), "s": F.struct(F.to_date("day").alias("d")), "t": F.col("time").cast("timestamp_ntz")}
     )
     others = {"v": "v", "s.d": "d", "t": "t", "p": "p", "r": "r"}
     names = {name: f"in_{name}" for name in "abcdefghijklm"}

@@ -36,6 +36,4 @@ def bert():
     return model
 
 
-PROGRAMS = {
-    "kerashub_classifier": (lambda: case(*sentences(), validates=True), bert),
-}
+PROGRAMS = {"kerashub_classifier": (lambda: case(*sentences(), validates=True), bert)}

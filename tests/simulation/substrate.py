@@ -118,10 +118,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield (
         attempt,
         "publishing",
-        SimpleNamespace(
-            commit=lambda uri, run_id: parts().store.commit(run_id),
-            discard=lambda uri, run_id: None,
-        ),
+        SimpleNamespace(commit=lambda uri, run_id: parts().store.commit(run_id), discard=lambda uri, run_id: None),
     )
     yield from _store()
     yield from _feeds()

@@ -91,9 +91,7 @@ class TestProgressLink:
         outbox.add(reported(0))
         for text in "abc":
             outbox.add(LogLine(text))
-        assert list(outbox.batches()) == [
-            [structs.replace(reported(0), number=0), LogLine("b", 2), LogLine("c", 3)],
-        ]
+        assert list(outbox.batches()) == [[structs.replace(reported(0), number=0), LogLine("b", 2), LogLine("c", 3)]]
 
     def test_a_report_that_is_too_large_for_a_call_comes_in_parts(self):
         outbox, metrics = Outbox(), {f"a metric with number {i}": float(i) for i in range(60_000)}

@@ -35,10 +35,7 @@ if "TFOS_ML_CORNER" in os.environ:  # old and new versions of Keras differ where
 RING = ["two_outputs"]
 ELSEWHERE = {*hub.PROGRAMS, *FAIL}
 RARE = [case for case in CASES if case not in {*OFTEN, *IN_THREE, *RING, *TRIED, *ELSEWHERE, "shuffle"}]
-TOLD = {
-    "local_statistics": "batchStatistics='local': 1 Batch",
-    "rmse_metric": "Metrics ['rmse'] cannot be combined",
-}
+TOLD = {"local_statistics": "batchStatistics='local': 1 Batch", "rmse_metric": "Metrics ['rmse'] cannot be combined"}
 TRAINED = {
     False: {1: ["shuffle"], 2: [*TOLD, *OFTEN], 3: [*IN_THREE, "shuffle"]},
     True: {

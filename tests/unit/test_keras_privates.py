@@ -55,11 +55,7 @@ def test_the_global_dtype_policy_is_read_without_setting_it():
     def policies():
         keras.config.set_floatx("float64")
         try:
-            return (
-                privates.global_dtype_policy(),
-                keras.config.dtype_policy(),
-                privates.global_dtype_policy(),
-            )
+            return (privates.global_dtype_policy(), keras.config.dtype_policy(), privates.global_dtype_policy())
         finally:
             keras.config.set_floatx("float32")
 

@@ -46,10 +46,7 @@ def scored(tmp_path):
 def serve(x):
     """A mean, which padding changes, and the rows of the call."""
     rows = tf.shape(x)[0]
-    return {
-        "mean": tf.reduce_mean(x, list(range(1, len(x.shape)))),
-        "rows": tf.fill([rows], tf.cast(rows, tf.float32)),
-    }
+    return {"mean": tf.reduce_mean(x, list(range(1, len(x.shape)))), "rows": tf.fill([rows], tf.cast(rows, tf.float32))}
 
 
 def test_a_width_that_the_model_fixes_holds_for_each_row(scored):

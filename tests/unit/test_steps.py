@@ -3,11 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tfos_ml.data.row_order import (
-    agree_steps,
-    batch_sizes,
-    permute,
-)
+from tfos_ml.data.row_order import agree_steps, batch_sizes, permute
 from tfos_ml.errors import EmptyDataError
 
 

@@ -103,9 +103,7 @@ OF_QUANTIZED = NotTrained("of layers that Keras has quantized for inference")
 OTHERS: dict[str, dict[str, Place]] = {
     "activations": {},
     "initializers": {"Initializer": NotTrained("base class")},
-    "regularizers": {
-        "Regularizer": NotTrained("base class"),
-    },
+    "regularizers": {"Regularizer": NotTrained("base class")},
     "constraints": {"Constraint": NotTrained("base class")},
     "dtype_policies": {
         "AWQDTypePolicy": OF_QUANTIZED,
