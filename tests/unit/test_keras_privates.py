@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -236,6 +237,13 @@ def test_the_matrices_of_lora_and_kernels_without_their_product():
         layer.save_own_variables(store)
     np.testing.assert_array_equal(store["0"], kernel)
     assert layer.lora_enabled
+    gradients = []
+    for context in (contextlib.nullcontext(), privates.with_lean_adapters(model)):
+        with tf.GradientTape() as tape, context:
+            loss = tf.reduce_sum(model(np.ones((2, 3), "f")) ** 2)
+        gradients.append(tape.gradient(loss, [v.value for v in model.trainable_variables]))
+    for plain, lean in zip(*gradients, strict=True):
+        np.testing.assert_array_equal(lean, plain)
 
 
 def test_moments_are_those_with_which_batches_are_normalized():

@@ -301,6 +301,29 @@ def with_unmerged_adapters(model: Any) -> Iterator[None]:
             layer.lora_enabled = True
 
 
+@contextlib.contextmanager
+def with_lean_adapters(model: Any) -> Iterator[None]:
+    """Make steps without a graph keep one matrix of each kernel with LoRA for its gradients, as graphs do, not three.
+
+    The sum of the kernel and the product of LoRA's matrices is computed again for them.
+    """
+    import tensorflow as tf
+
+    kinds = {kind for layer in _with_adapters(model) for kind in type(layer).__mro__}
+    plain = {kind: vars(kind)["kernel"] for kind in kinds if isinstance(vars(kind).get("kernel"), property)}
+
+    def lean(read: Callable[[Any], Any]) -> property:
+        return property(lambda layer: tf.recompute_grad(lambda: read(layer))() if layer.lora_enabled else read(layer))
+
+    try:
+        for kind, kernel in plain.items():
+            kind.kernel = lean(kernel.fget)
+        yield
+    finally:
+        for kind, kernel in plain.items():
+            kind.kernel = kernel
+
+
 def _with_adapters(model: Any) -> list[Any]:
     return [layer for layer in all_layers(model) if getattr(layer, "lora_enabled", False)]
 

@@ -40,7 +40,8 @@ def restoring(variables: TrainingVariables) -> Iterator[None]:
     try:
         for variable in variables.model.trainable_variables:
             _add_noise(variable, random)
-        yield
+        with privates.with_lean_adapters(variables.model):
+            yield
     finally:
         set_random_state(drawn)
         for variable, value in before:
