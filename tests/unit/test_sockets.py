@@ -50,6 +50,12 @@ def test_all_have_the_sum_in_the_order_of_ranks(start, size, dtype, count):
     _, run = start(size)
     for found in run(lambda mesh: mesh.all_reduce(values[mesh.rank])):
         np.testing.assert_array_equal(found, expected, strict=True)
+    half = np.array(0.5, dtype)[()]
+    for found in run(lambda mesh: mesh.all_sum_weighted(half, values[mesh.rank][:7], values[mesh.rank])):
+        for part, whole in zip(found, (expected[:7], expected), strict=True):
+            np.testing.assert_array_equal(part, (whole * half).astype(dtype), strict=True)
+    for found in run(lambda mesh: mesh.all_sum_weighted(0 * half, np.full((2, 3), np.nan, dtype))):
+        np.testing.assert_array_equal(found, [np.zeros((2, 3), dtype)], strict=True)
 
 
 def test_a_worker_that_has_ended_breaks_all_calls_at_once(start):

@@ -13,7 +13,7 @@ with ``all_``, ``gather_`` or ``broadcast_``, here and in what calls them; a com
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -185,24 +185,31 @@ class WorkerGroup:
             elif gradient is not None:
                 dense[i] = tf.ensure_shape(tf.convert_to_tensor(gradient), shapes[i])
         buckets = _buckets(dict(reversed(dense.items())))
-        flats = [tf.concat([tf.reshape(dense[i], [-1]) for i in bucket], 0) for bucket in buckets]
-        flats = [tf.math.multiply_no_nan(flat, tf.cast(weight, flat.dtype)) for flat in flats]
-        size = sum(flat.shape[0] * flat.dtype.size for flat in flats)
+        own = [[dense[i] for i in bucket] for bucket in buckets]
+        size = _bytes(dense.values())
         joins = bool(slices) and self._peers is not None and size * (self.size - 1) <= WHOLE_BYTES
-        if not joins:
-            flats = [self.all_reduce(flat, f"{name}-{number}") for number, flat in enumerate(flats)]
+        sums = [] if joins else [self._sum_bucket(parts, weight, f"{name}-{n}") for n, parts in enumerate(own)]
         if slices and self._peers is not None:
-            joined, sums = self._joined_slices(slices, weight, shapes, flats if joins else [])
-            flats = sums if joins else flats
+            flats = [_weighted(parts, weight) for parts in own] if joins else []
+            joined, flats = self._joined_slices(slices, weight, shapes, flats)
+            sums += map(_split, flats, own)
         elif slices:
             joined = self._gathered_slices(slices, weight, shapes, name)
         for i in slices:
             summed[i] = _sum_of_blocks(*joined[i], shapes[i]) if i in whole else joined[i][0]
-        for bucket, flat in zip(buckets, flats, strict=True):
-            parts = tf.split(flat, [dense[i].shape.num_elements() for i in bucket])
-            for i, part in zip(bucket, parts, strict=True):
-                summed[i] = tf.reshape(part, dense[i].shape)
+        for bucket, totals in zip(buckets, sums, strict=True):
+            for i, total in zip(bucket, totals, strict=True):
+                summed[i] = total
         return summed
+
+    def _sum_bucket(self, parts: Sequence[tf.Tensor], weight: tf.Tensor, name: str) -> list[tf.Tensor]:
+        """``weight`` times tensors of one dtype, summed over all workers in one exchange."""
+        is_small = _bytes(parts) <= WHOLE_BYTES  # then TensorFlow's copies take less time than many arrays
+        if self._peers is None or is_small or tf.executing_eagerly():
+            return _split(self.all_reduce(_weighted(parts, weight), name), parts)
+        weight = tf.cast(weight, parts[0].dtype)
+        sums = self._in_order(self._peers.all_sum_weighted, [weight, *parts], [part.dtype for part in parts])
+        return [tf.ensure_shape(total, part.shape) for total, part in zip(sums, parts, strict=True)]
 
     def _gathered_slices(
         self, slices: dict[int, tf.IndexedSlices], weight: tf.Tensor, shapes: Sequence[tf.TensorShape], name: str
@@ -268,7 +275,8 @@ class WorkerGroup:
 
     def _sum_flat(self, part: Array) -> Array:
         if self._peers is not None:
-            return self._peers.all_reduce(part)
+            self._peers.all_reduce_in_place(part)
+            return part
         wide = part.astype(np.int64) if part.dtype.kind in "iub" and part.dtype != np.int32 else part
         return np.asarray(self.all_reduce(tf.constant(wide), "arrays").numpy().astype(part.dtype))
 
@@ -332,6 +340,23 @@ def _buckets(dense: dict[int, tf.Tensor]) -> list[list[int]]:
         last[dtype].append(i)
         left[dtype] -= size
     return buckets
+
+
+def _bytes(parts: Iterable[tf.Tensor]) -> int:
+    size: int = sum(part.shape.num_elements() * part.dtype.size for part in parts)
+    return size
+
+
+def _weighted(parts: Sequence[tf.Tensor], weight: tf.Tensor) -> tf.Tensor:
+    """``weight`` times tensors of one dtype, as one flat tensor; zeros if the weight is zero."""
+    flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+    return tf.math.multiply_no_nan(flat, tf.cast(weight, flat.dtype))
+
+
+def _split(flat: tf.Tensor, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """A flat tensor as tensors of the shapes of `parts`."""
+    flats = tf.split(flat, [part.shape.num_elements() for part in parts])
+    return [tf.reshape(flat, part.shape) for flat, part in zip(flats, parts, strict=True)]
 
 
 def _cut(flat: Array) -> list[Array]:

@@ -26,18 +26,17 @@ def buffers_shape(flat: Array, size: int) -> tuple[int, int, int]:
 
 
 class SegmentedSum:
-    """The sum of `flat` over all workers, as :attr:`result` once all messages have come.
+    """Makes `flat` the sum over all workers, which it is once all messages have come.
 
-    `buffers` have the shape of :func:`buffers_shape`.
+    `buffers` have the shape of :func:`buffers_shape`. The sum of another worker's part takes the place of the share of
+    it, since it comes after that worker has received the share.
     """
 
     def __init__(
         self, rank: int, links: Mapping[int, Link], flat: Array, combine: Callable[..., Any], buffers: Array
     ) -> None:
-        self.result = np.empty_like(flat)
         self._rank, self._links, self._combine = rank, links, combine
         self._shares = _segments(flat, len(links) + 1)
-        self._sums = _segments(self.result, len(links) + 1)
         self._buffers = dict(zip(links, buffers, strict=True))
         self._expected: dict[int, deque[int | None]] = {other: deque() for other in links}  # segments; None: a sum
         self._shares_of: Counter[int] = Counter()  # that have come, by segment
@@ -72,18 +71,21 @@ class SegmentedSum:
         """Add up this worker's part of a segment, and exchange the sums with the others."""
         mine, size = self._rank, len(self._links) + 1
         shares = [self._shares[segment][r] if r == mine else self._received(r, segment) for r in range(size)]
-        total = combined(shares, self._sums[segment][mine], self._combine)
+        total = combined(shares, self._shares[segment][mine], self._combine)
         for other, link in self._links.items():
             link.send(as_bytes(total))
-            link.receive(as_bytes(self._sums[segment][other]))
+            link.receive(as_bytes(self._shares[segment][other]))
             self._expected[other].append(None)
 
 
 def combined(shares: Sequence[Array], out: Array, combine: Callable[..., Any]) -> Array:
-    """Arrays of two or more workers combined in the order of ranks, in `out`."""
-    combine(shares[0], shares[1], out=out)
-    for share in shares[2:]:
-        combine(out, share, out=out)
+    """Arrays of two or more workers combined in the order of ranks, in `out`, which may be one of them.
+
+    Overwrites the first.
+    """
+    for share in shares[1:-1]:
+        combine(shares[0], share, out=shares[0])
+    combine(shares[0], shares[-1], out=out)
     return out
 
 

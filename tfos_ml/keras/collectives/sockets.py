@@ -33,6 +33,7 @@ from tfos_ml.keras.collectives.segmented_sum import SegmentedSum, as_bytes, comb
 Buffers = Mapping[int, memoryview]  # by rank of the other worker
 
 WHOLE_BYTES = 1 << 20  # arrays up to this size are sent whole, in one exchange
+ALIGNMENT = 64  # bytes: TensorFlow copies arrays that begin elsewhere
 _LENGTH_BYTES = 8
 OPERATIONS: dict[str, Callable[..., Any]] = {"Add": np.add, "Max": np.maximum}
 
@@ -85,12 +86,38 @@ class PeerAllReduce:
 
     def all_reduce(self, values: Array, operation: str = "Add") -> Array:
         """The sum ("Max": maximum) over all workers of arrays of one shape and dtype."""
+        flat = aligned(values.size, values.dtype)
+        flat.reshape(values.shape)[...] = values
+        self.all_reduce_in_place(flat, operation)
+        return flat.reshape(values.shape)
+
+    def all_reduce_in_place(self, flat: Array, operation: str = "Add") -> None:
+        """Make a flat array what :meth:`all_reduce` returns."""
         combine = OPERATIONS[operation]
-        flat = np.ascontiguousarray(values).reshape(-1)
         with self._call():
             is_small = flat.nbytes * (self.size - 1) <= WHOLE_BYTES
             reduce = self._reduce if is_small else self._reduce_by_segments
-            return reduce(flat, combine).reshape(values.shape)
+            reduce(flat, combine)
+
+    def all_sum_weighted(self, weight: Array, *parts: Array) -> list[Array]:
+        """The sums over all workers of `weight` times each array, all of one dtype; zeros if all weights are zero.
+
+        The sums are parts of one array, each where TensorFlow can use it without a copy.
+        """
+        step = ALIGNMENT // weight.itemsize
+        ends = np.cumsum([-(-part.size // step) * step for part in parts]).tolist()
+        flat = aligned(ends[-1], weight.dtype)
+        sums = []
+        for part, begin, end in zip(parts, [0, *ends], ends, strict=False):
+            total = flat[begin : begin + part.size].reshape(part.shape)
+            if weight == 0:
+                total[...] = 0  # also of numbers that are not finite
+            else:
+                np.multiply(part, weight, out=total)
+            flat[begin + part.size : end] = 0
+            sums.append(total)
+        self.all_reduce_in_place(flat)
+        return sums
 
     def all_gather(self, arrays: Sequence[Array]) -> list[Array]:
         """The bytes of the arrays of each worker, which the next call overwrites; workers may send different numbers.
@@ -128,21 +155,20 @@ class PeerAllReduce:
                 self.failure = error
                 raise
 
-    def _reduce(self, flat: Array, combine: Callable[..., Any]) -> Array:
-        """`flat` combined with the arrays that all others send, while `flat` is sent to each of them."""
+    def _reduce(self, flat: Array, combine: Callable[..., Any]) -> None:
+        """Combine `flat` with the arrays that all others send, while `flat` is sent to each of them."""
         received = self._buffers((len(self._links), len(flat)), flat.dtype)
         self._exchange(
             dict.fromkeys(self._links, as_bytes(flat)),
             {other: as_bytes(array) for other, array in zip(self._links, received, strict=True)},
         )
         shares = [*received[: self.rank], flat, *received[self.rank :]]
-        return combined(shares, np.empty_like(flat), combine)
+        combined(shares, flat, combine)
 
-    def _reduce_by_segments(self, flat: Array, combine: Callable[..., Any]) -> Array:
+    def _reduce_by_segments(self, flat: Array, combine: Callable[..., Any]) -> None:
         shape = segmented_sum.buffers_shape(flat, self.size)
         total = SegmentedSum(self.rank, self._links, flat, combine, self._buffers(shape, flat.dtype))
         self._run(total.came)
-        return total.result
 
     def _buffers(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array for what others send, in memory that is reused."""
@@ -214,3 +240,10 @@ def _patience(awake: float, deadline: float) -> float:
         os.sched_yield()  # to a worker on the same core
         return 0.0
     return max(0.0, deadline - now)
+
+
+def aligned(size: int, dtype: Any) -> Array:
+    """An array of so many numbers, whose memory TensorFlow can use."""
+    memory = np.empty(size * np.dtype(dtype).itemsize + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : len(memory) - ALIGNMENT + start].view(dtype)
