@@ -309,7 +309,7 @@ def with_lean_adapters(model: Any) -> Iterator[None]:
     """
     import tensorflow as tf
 
-    kinds = {kind for layer in _with_adapters(model) for kind in type(layer).__mro__}
+    kinds: set[Any] = {kind for layer in _with_adapters(model) for kind in type(layer).__mro__}
     plain = {kind: vars(kind)["kernel"] for kind in kinds if isinstance(vars(kind).get("kernel"), property)}
 
     def lean(read: Callable[[Any], Any]) -> property:
