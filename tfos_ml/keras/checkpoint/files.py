@@ -3,7 +3,8 @@
 ``modelDir/tfos_ml/epoch-00003-step-000000-<run>/`` contains
 
 - ``model.weights.h5``: the variables of the model and its optimizers, as Keras itself writes and loads them;
-- ``arrays.npz``, and ``callbacks.pkl`` if a callback has state;
+- ``arrays.npz``: variables that Keras leaves out, and states of random generators and metrics;
+- ``callbacks.pkl``, if a callback has state;
 - ``state.json``: everything else, and the checksums of the other files. It is written last.
 
 A directory without it, or with files that do not match it, does not count; then the one before is used. The last two
