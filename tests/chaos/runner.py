@@ -80,7 +80,8 @@ class Runner:
             if "error" in outcome or any(one.fault.what == "kill all" for one in injections):
                 last = max((one.time for one in injections if one.time is not None), default=began)
                 to_next, again = self._fit_again(place, f"{run.seed}-{run.number}-next", last)
-                violations += again + checker.left_over(place, before, [], run.program)
+                of_user = [one for one in injections if one.fault.what == "interrupt"]
+                violations += again + checker.left_over(place, before, of_user, run.program)
         if any(one.fault.what in DAEMON for one in injections):  # Spark may not have noticed
             self.leave()
         if self._disk is not None:
