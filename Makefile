@@ -6,7 +6,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Else each of the hundreds of processes that tests start compiles the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install java demo test test-fast test-oldest test-matrix chaos soak notebooks notebooks-short lint docs bench clean
+.PHONY: install java demo test test-fast test-oldest oldest-environment test-matrix chaos soak notebooks notebooks-short lint docs bench clean
 
 install: java $(VENV)/.installed
 
@@ -55,6 +55,10 @@ test-fast: install
 test-oldest: install
 	$(BIN)/nox -r -s corner-spark-3.5 -- -m "corner and not soak and not chaos" \
 	  -k "not local-cluster and not several_executors" tests/e2e tests/unit
+
+# Its environment alone, which takes a minute of one core.
+oldest-environment: install
+	$(BIN)/nox -r -s corner-spark-3.5 --install-only
 
 # The same on the newest, on those between and on Spark Connect, and a page of the results.
 test-matrix: install
