@@ -15,7 +15,7 @@ from tfos_ml.agent.fork_client import ForkServerRef, start_process
 from tfos_ml.inference.tensorflow_import import USES_KERAS
 from tfos_ml.worker.fork_server import NO_MARKER
 
-WAIT_SECONDS = 1500.0
+WAIT_SECONDS, CASE_SECONDS = 1500.0, 60.0  # that a machine with much other work may need
 
 
 def train(cases_by_size, out, communication="auto"):
@@ -31,7 +31,7 @@ def train(cases_by_size, out, communication="auto"):
             with open(os.devnull, "rb") as nothing, open(out / f"log-{size}-{rank}", "wb") as log:
                 workers.append(start_process("keras_worker", arguments, environment, nothing, log, fork_server))
         try:
-            codes = [worker.wait(WAIT_SECONDS) for worker in workers]
+            codes = [worker.wait(max(WAIT_SECONDS, CASE_SECONDS * len(cases))) for worker in workers]
         finally:
             for worker in workers:
                 worker.kill()
