@@ -38,7 +38,7 @@ class TrainingState:
     digest: int  # of the variables
     seeds: list[Array] = field(default_factory=list)  # states of Keras's seed generators
     metrics: list[Array] = field(default_factory=list)  # their states after these steps, for all rows
-    variables: list[Array] = field(default_factory=list)  # those that the file of weights has not
+    variables: list[Array] = field(default_factory=list)  # those that the file of weights lacks
     callbacks: bytes = b""  # their states, pickled
 
     def to_files(self) -> dict[str, bytes]:
@@ -99,7 +99,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 def save_weights(variables: TrainingVariables, path: Path) -> list[Array]:
     """Save weights and optimizers as ``Model.save_weights`` does; returns the values of variables that it leaves out.
 
-    Kernels are saved without the product of LoRA's matrices, which are among the others.
+    A kernel with LoRA is saved without the product of LoRA's matrices, which are among the values returned.
     """
     with with_unmerged_adapters(variables.model):
         variables.model.save_weights(str(path))
@@ -108,9 +108,9 @@ def save_weights(variables: TrainingVariables, path: Path) -> list[Array]:
 
 
 def _left_out(variables: TrainingVariables, path: Path) -> list[Any]:
-    """Variables that a file of Keras's has not: all that are alike, if there are fewer such in the file.
+    """Variables that a file of Keras's lacks, such as those that a layer hides from Keras.
 
-    Keras does not find those that a layer hides.
+    Names do not tell. If the file has fewer arrays of some shape and size than the model, all of these count.
     """
     saved: Counter[Any] = Counter()
 

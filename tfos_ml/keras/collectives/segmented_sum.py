@@ -26,10 +26,10 @@ def buffers_shape(flat: Array, size: int) -> tuple[int, int, int]:
 
 
 class SegmentedSum:
-    """Makes `flat` the sum over all workers, which it is once all messages have come.
+    """Sums `flat` over all workers, in place; it is done once all messages have come.
 
-    `buffers` have the shape of :func:`buffers_shape`. The sum of another worker's part takes the place of the share of
-    it, since it comes after that worker has received the share.
+    `buffers` have the shape of :func:`buffers_shape`. The sum of another worker's part is received where this worker's
+    share of it was: the other worker sends it only after it has received the share.
     """
 
     def __init__(

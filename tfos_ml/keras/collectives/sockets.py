@@ -92,7 +92,7 @@ class PeerAllReduce:
         return flat.reshape(values.shape)
 
     def all_reduce_in_place(self, flat: Array, operation: str = "Add") -> None:
-        """Make a flat array what :meth:`all_reduce` returns."""
+        """Combine a flat array with those of all other workers, in place; see :meth:`all_reduce`."""
         combine = OPERATIONS[operation]
         with self._call():
             is_small = flat.nbytes * (self.size - 1) <= WHOLE_BYTES
@@ -102,7 +102,7 @@ class PeerAllReduce:
     def all_sum_weighted(self, weight: Array, *parts: Array) -> list[Array]:
         """The sums over all workers of `weight` times each array, all of one dtype; zeros if all weights are zero.
 
-        The sums are parts of one array, each where TensorFlow can use it without a copy.
+        The sums lie in one array, each aligned so that TensorFlow can use it without a copy.
         """
         step = ALIGNMENT // weight.itemsize
         ends = np.cumsum([-(-part.size // step) * step for part in parts]).tolist()
