@@ -7,10 +7,11 @@ that size together, through connections of its own; "operation" is one ``Collect
 
     python benchmarks/all_reduce.py [--processes 2 4 8] [--repeats 20] [--kilobytes 4 40 400 4000 40000 256000]
 
-Over a wire, the program runs on each host, with RANK and the ADDRESSES of all in its environment. It prints how near
-"gradients" and "gloo" come to the limit of the wire, 2 (n - 1) / n * bytes / rate, as parts of 1:
+Over a wire, the program runs on each host, with RANK and the ADDRESSES of all in its environment, and the name of its
+network interface for Gloo. It prints how near "gradients" and "gloo" come to the limit of the wire, 2 (n - 1) / n *
+bytes / rate, as parts of 1:
 
-    RANK=0 ADDRESSES='10.0.0.1 10.0.0.2' python benchmarks/all_reduce.py --gigabits 1
+    RANK=0 ADDRESSES='10.0.0.1 10.0.0.2' GLOO_SOCKET_IFNAME=eth0 python benchmarks/all_reduce.py --gigabits 1
 """
 
 from __future__ import annotations
