@@ -97,7 +97,6 @@ GREETING_SECONDS = 20.0  # for another worker, which may be busy with others, to
 GUEST_SECONDS = 2.0  # for a caller to prove its identity to the worker that it calls, while others wait
 LISTEN_RETRY_SECONDS = 0.05  # until another worker listens
 AWAKE_SECONDS = 0.005  # that a worker looks for bytes again and again, before it sleeps until some arrive
-YIELD_SECONDS = 0.0001  # if it takes longer to yield a core, another thread has run there, and needs it
 TRAINED_SECONDS = 1.0  # between two reports of how far the training is
 
 # The driver's program

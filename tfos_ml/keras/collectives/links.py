@@ -1,9 +1,9 @@
 """Authenticated connections between two workers that know the run's secret.
 
-Both prove in a handshake that they know it, and derive a key for each direction. Messages travel in pieces. A piece
-carries a tag (AES-GCM) that only they can compute and that includes its number: changed, missing or repeated pieces are
-detected before they are used. If Spark's own traffic is encrypted, the pieces are too. Messages are numbers of a known
-size; nothing is parsed.
+Both prove in a handshake that they know it, and derive a key for each direction. Every message carries a tag (AES-GCM)
+that only they can compute and that includes the message's number: changed, missing or repeated messages are detected
+before they are used. If Spark's own traffic is encrypted, the messages are too. Messages are numbers of a known size;
+nothing is parsed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tfos_ml.protocol.addresses import is_loopback
 _BACKLOG = 128
 _RANK = struct.Struct("!I")
 _HASH_BYTES, _TAG_BYTES = 32, 16
-_PIECE_BYTES = 1 << 18  # the wire is busy with one while the next is sealed
-_NONCE = struct.Struct("!4xQ")  # the number of a piece
+_PIECE_BYTES = 1 << 30  # AES-GCM takes less than 2 GiB at a time
+_NONCE = struct.Struct("!QI")  # of a message, and of a piece of it
 _CALLER, _LISTENER = (b"caller", b"listener"), (b"listener", b"caller")
 
 Keys: TypeAlias = tuple[bytes, bytes]  # of what this side sends, and of what it receives
@@ -53,74 +53,69 @@ class Link:
         self.connection = connection
         self._ours, self._theirs = map(AESGCM, keys)
         self._encrypts = encrypts
-        self._sealed, self._opened = 0, 0  # pieces so far
-        self._to_seal: deque[memoryview] = deque()
-        self._to_send: list[memoryview] = []  # of one piece
-        self._expected: deque[tuple[memoryview, bool]] = deque()  # where pieces will be; whether a message ends there
-        self._received = bytearray()  # of the first piece: its tag (encrypted: and content)
-        self._missing: list[memoryview] = []  # of the first piece
+        self._sealed, self._opened = 0, 0  # messages so far
+        self._to_send: list[memoryview] = []
+        self._expected: deque[memoryview] = deque()  # where messages will be
+        self._pieces: list[tuple[memoryview, bytearray]] = []  # of the first, with tags (encrypted: and content)
+        self._missing: list[memoryview] = []  # of the first
 
     def send(self, message: memoryview) -> None:
         """Send a message after those before it, with :meth:`progress`; do not change it until then."""
-        self._to_seal += _pieces(message)
+        self._sealed += 1
+        for number, piece in enumerate(_pieces(message)):
+            nonce = _NONCE.pack(self._sealed, number)
+            if self._encrypts:
+                self._to_send.append(memoryview(self._ours.encrypt(nonce, piece, None)))
+            else:
+                self._to_send += [piece, memoryview(self._ours.encrypt(nonce, b"", piece))]
 
     def receive(self, message: memoryview) -> None:
         """Receive a message of this size after those before it, with :meth:`progress`."""
-        *pieces, last = _pieces(message)
-        self._expected += [*((piece, False) for piece in pieces), (last, True)]
+        self._expected.append(message)
 
     def progress(self) -> int:
         """Send and receive without waiting; returns how many messages have come. Raises ``OSError``."""
         with contextlib.suppress(BlockingIOError):
-            while self._to_send or self._to_seal:
-                if not self._to_send:
-                    self._to_send = self._seal(self._to_seal.popleft())
+            while self._to_send:
                 self._to_send = _after(self._to_send, self.connection.sendmsg(self._to_send))
         came = 0
         with contextlib.suppress(BlockingIOError):
             while self._expected:
-                came += self._receive_first()
+                self._receive_first()
+                came += 1
         return came
 
-    @property
-    def events(self) -> int:
-        """What to wait for; 0 if nothing is left to send or to receive."""
-        sends = self._to_send or self._to_seal
-        return (selectors.EVENT_WRITE if sends else 0) | (selectors.EVENT_READ if self._expected else 0)
-
-    def _seal(self, piece: memoryview) -> list[memoryview]:
-        self._sealed += 1
-        nonce = _NONCE.pack(self._sealed)
-        if self._encrypts:
-            return [memoryview(self._ours.encrypt(nonce, piece, None))]
-        return [piece, memoryview(self._ours.encrypt(nonce, b"", piece))]
-
-    def _receive_first(self) -> bool:
-        """Receive the first piece; returns whether it ends a message."""
-        piece, is_last = self._expected[0]
-        if not self._missing:
-            self._received = bytearray(_TAG_BYTES + (len(piece) if self._encrypts else 0))
-            received = memoryview(self._received)
-            self._missing = [received] if self._encrypts else [piece, received]
+    def _receive_first(self) -> None:
+        if not self._pieces:
+            for piece in _pieces(self._expected[0]):
+                sealed = bytearray(_TAG_BYTES + (len(piece) if self._encrypts else 0))
+                self._pieces.append((piece, sealed))
+                self._missing += [memoryview(sealed)] if self._encrypts else [piece, memoryview(sealed)]
         while self._missing:
             count = self.connection.recvmsg_into(self._missing)[0]
             if not count:
                 raise ConnectionError("end of the stream")
             self._missing = _after(self._missing, count)
-        self._open(piece, self._received)
+        self._open()
         self._expected.popleft()
-        return is_last
 
-    def _open(self, piece: memoryview, sealed: bytearray) -> None:
+    @property
+    def events(self) -> int:
+        """What to wait for; 0 if nothing is left to send or to receive."""
+        return (selectors.EVENT_WRITE if self._to_send else 0) | (selectors.EVENT_READ if self._expected else 0)
+
+    def _open(self) -> None:
         self._opened += 1
-        nonce = _NONCE.pack(self._opened)
         try:
-            if self._encrypts:
-                piece[:] = self._theirs.decrypt(nonce, sealed, None)
-            else:
-                self._theirs.decrypt(nonce, sealed, piece)
+            for number, (piece, sealed) in enumerate(self._pieces):
+                nonce = _NONCE.pack(self._opened, number)
+                if self._encrypts:
+                    piece[:] = self._theirs.decrypt(nonce, sealed, None)
+                else:
+                    self._theirs.decrypt(nonce, sealed, piece)
         except InvalidTag:
             raise AlteredMessageError("it was altered on its way") from None
+        self._pieces = []
 
 
 def _pieces(buffer: memoryview) -> list[memoryview]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tfos_ml.common.timeouts import AWAKE_SECONDS, YIELD_SECONDS
+from tfos_ml.common.timeouts import AWAKE_SECONDS
 from tfos_ml.data.schema import Array
 from tfos_ml.keras.collectives import links as connections
 from tfos_ml.keras.collectives import segmented_sum
@@ -189,7 +189,7 @@ class PeerAllReduce:
 
         `came` is called with the rank of the worker whose message has come; it returns whether it has added messages.
         """
-        is_awake, bedtime = True, time.monotonic() + AWAKE_SECONDS  # to sleep slows a small sum by a tenth
+        awake = time.monotonic() + AWAKE_SECONDS
         deadline = time.monotonic() + self._timeout
         to_try = set(self._links)
         with selectors.DefaultSelector() as selector:
@@ -202,9 +202,7 @@ class PeerAllReduce:
                     _watch(selector, self._links[other], other)
                 if not selector.get_map():
                     return
-                is_awake = is_awake and time.monotonic() < bedtime and _is_core_free()
-                patience = 0.0 if is_awake else max(0.0, deadline - time.monotonic())
-                to_try = {key.data for key, _ in selector.select(patience)}
+                to_try = {key.data for key, _ in selector.select(_patience(awake, deadline))}
                 if to_try:
                     deadline = time.monotonic() + self._timeout
                 elif time.monotonic() >= deadline:
@@ -235,11 +233,13 @@ def _watch(selector: selectors.BaseSelector, link: Link, other: int) -> None:
         selector.modify(link.connection, link.events, other)
 
 
-def _is_core_free() -> bool:
-    """Whether no other thread, as that of another worker, runs when this one offers its core."""
-    offered = time.monotonic()
-    os.sched_yield()
-    return time.monotonic() - offered < YIELD_SECONDS
+def _patience(awake: float, deadline: float) -> float:
+    """Seconds to wait for bytes; first none, since sleeping costs a small network a tenth of its speed."""
+    now = time.monotonic()
+    if now < awake:
+        os.sched_yield()  # to a worker on the same core
+        return 0.0
+    return max(0.0, deadline - now)
 
 
 def aligned(size: int, dtype: Any) -> Array:
