@@ -197,4 +197,5 @@ class Saves(keras.callbacks.Callback):
             with tempfile.TemporaryDirectory() as directory:
                 began = time.time()
                 self.model.save_weights(f"{directory}/all.weights.h5")
-                note(self._notes, "saved", seconds=time.time() - began)
+                seconds = time.time() - began
+            note(self._notes, "saved", seconds=seconds)  # the checkpoint's time begins now
