@@ -284,6 +284,14 @@ class Sessions:
         self._kind = self._server = None
 
 
+@pytest.fixture(scope="module")
+def keras():
+    """Keras on the driver; it changes the environment when it is imported, which is not ours to undo."""
+    import keras
+
+    return keras
+
+
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[Sessions]:
     sessions = Sessions()

@@ -14,11 +14,7 @@ from tfos_ml import KerasEstimator, TFEstimator
 every_estimator = pytest.mark.parametrize("estimator", [TFEstimator, KerasEstimator])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def keras():
-    import keras
-
-    return keras
+pytestmark = pytest.mark.usefixtures("keras")
 
 
 def mean(args, ctx):

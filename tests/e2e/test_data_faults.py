@@ -12,11 +12,7 @@ from tfos_ml import KerasEstimator, errors
 ROWS = 40
 
 
-@pytest.fixture(scope="module", autouse=True)
-def keras():
-    import keras
-
-    return keras
+pytestmark = pytest.mark.usefixtures("keras")
 
 
 @pytest.fixture

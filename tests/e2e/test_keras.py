@@ -13,12 +13,7 @@ from tfos_ml import KerasEstimator, TFModel, errors
 BATCH, EPOCHS, ROWS = 64, 3, 1003
 
 
-@pytest.fixture(scope="module", autouse=True)
-def keras():
-    """Keras on the driver; it changes the environment when it is imported, which is not ours to undo."""
-    import keras
-
-    return keras
+pytestmark = pytest.mark.usefixtures("keras")
 
 
 def regression_rows():
@@ -93,6 +88,20 @@ def test_two_workers_end_like_plain_keras(spark):
     assert 0.01 < summary.timeline["tracing"] < sum(summary.epochSeconds)
     assert dict(scored.dtypes)["prediction"] == "double"
     assert RegressionEvaluator(labelCol="label").evaluate(scored) < 1.0
+
+
+def test_flat_images_are_labels_of_images_and_their_weights_those_of_pixels(spark, keras):
+    random = np.random.RandomState(4)
+    x, w = random.rand(41, 2, 3, 1).astype("f"), random.rand(41, 2, 3).astype("f")
+    model = keras.Sequential([keras.layers.Input((2, 3, 1)), keras.layers.Conv2D(1, 2, padding="same")])
+    model.compile("sgd", "mse")
+    df = spark.createDataFrame(
+        [(a.ravel().tolist(), b.ravel().tolist()) for a, b in zip(x, w, strict=True)], ["x", "w"]
+    )
+    columns = {"featuresCol": "x", "labelCol": "x", "weightCol": "w"}
+    found = estimator(model, clusterSize=2, **columns).fit(df).summary.history["loss"]
+    history = model.fit(x, x, sample_weight=w, epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0).history
+    np.testing.assert_allclose(found, history["loss"], rtol=1e-5)
 
 
 def binary_model(rate=0.05):

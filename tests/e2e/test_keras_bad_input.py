@@ -12,12 +12,7 @@ from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, errors
 
-
-@pytest.fixture(scope="module", autouse=True)
-def keras():
-    import keras
-
-    return keras
+pytestmark = pytest.mark.usefixtures("keras")
 
 
 @pytest.fixture

@@ -21,9 +21,7 @@ NAMES += ["train_function_raises", "train_function_exits"]
 PAGE = Path(mistakes.__file__).parent / "reference" / "mistakes.rst"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def keras():
-    import keras  # noqa: F401  (it changes the environment, which is not ours to undo)
+pytestmark = pytest.mark.usefixtures("keras")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,12 +13,7 @@ from tfos_ml import KerasEstimator, TFModel, errors, tfrecord
 ROWS = 300
 
 
-@pytest.fixture(scope="module", autouse=True)
-def keras():
-    """Keras on the driver; it changes the environment when it is imported, which is not ours to undo."""
-    import keras
-
-    return keras
+pytestmark = pytest.mark.usefixtures("keras")
 
 
 @pytest.fixture(scope="module")

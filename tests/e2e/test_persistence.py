@@ -14,12 +14,7 @@ from pyspark.ml.feature import IndexToString, StringIndexer, VectorAssembler
 from tfos_ml import KerasEstimator, TFEstimator, TFModel, errors
 from tfos_ml.tuning import OptunaSearch
 
-
-@pytest.fixture(scope="module", autouse=True)
-def keras():
-    import keras
-
-    return keras
+pytestmark = pytest.mark.usefixtures("keras")
 
 
 def points(spark):

@@ -44,6 +44,8 @@ def test_labels_that_fit_have_a_shape():
         ("binary_crossentropy", (1,), ONE),
         ("binary_crossentropy", (), FLAT),
         ("mse", (3,), THREE),
+        ("mse", (84,), TensorInfo("float32", (None, 4, 7, 3))),
+        ("sparse_categorical_crossentropy", (28,), TensorInfo("float32", (None, 4, 7, 3))),
         ("mse", None, UNKNOWN),
         ("mse", (None,), TensorInfo("float32", (None, None))),
     ):
@@ -57,9 +59,6 @@ def test_one_probability_becomes_two_classes():
     margins = np.log([0.25, 9.0])  # of p / (1 - p)
     np.testing.assert_allclose(found["raw"], np.stack([-margins, margins], axis=1), rtol=1e-5)
     assert found["prediction"].tolist() == [0, 1]
-
-
-def test_class_1_has_to_be_more_probable_than_the_threshold():
     found = classify(np.array([0.0, 0.5, 1.0]), PredictionSpec(BINARY), 0.5)
     assert np.isfinite(found["raw"]).all()
     assert found["prediction"].tolist() == [0, 0, 1]

@@ -18,6 +18,7 @@ logit of ``p``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,25 +100,44 @@ def label_constraint(label: ColumnSpec, loss: LossInfo | None, name: str, output
     if loss is None:
         return ColumnConstraint()
     tensor = f"output '{name}' is {output}, trained with {loss.name},"
-    shape = _label_shape(label, loss, name, output)
+    shape = _column_shape(label, loss, name, output)
     classes = output.shape[-1] if output.shape and len(output.shape) > 1 else None
     if loss.from_keras and loss.key == "sparsecategoricalcrossentropy" and classes:
         return ColumnConstraint(tensor, shape, classes, loss.ignore_class)
     return ColumnConstraint(tensor, shape, probabilities=loss.from_keras and loss.key in _BINARY_LOSSES)
 
 
-def _label_shape(label: ColumnSpec, loss: LossInfo, name: str, output: TensorInfo) -> tuple[int | None, ...] | None:
-    """The shape that rows of labels must have, in which None is any length; None if it is not known."""
-    if not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
+def flat_label_shape(ndim: int, loss: LossInfo | None, output: TensorInfo) -> tuple[int, ...] | None:
+    """The shape that flat rows of labels get, such as the pixels of an image; None if rows stay as they are."""
+    wanted = _label_shape(loss, output)
+    if loss is None or wanted is None or ndim != 1 or len(wanted) < 2 or None in wanted:
+        return None
+    if loss.key != "sparsecategoricalcrossentropy" and wanted[1:] == (1,):  # Keras itself adds the last dimension
+        return None
+    return tuple(d or 0 for d in wanted)
+
+
+def _label_shape(loss: LossInfo | None, output: TensorInfo) -> tuple[int | None, ...] | None:
+    """The shape of a row's labels for an output; None if it is not known."""
+    if loss is None or not loss.from_keras or output.shape is None or loss.key in _OTHER_LABELS:
+        return None
+    return output.shape[1:-1] if loss.key == "sparsecategoricalcrossentropy" else output.shape[1:]
+
+
+def _column_shape(label: ColumnSpec, loss: LossInfo, name: str, output: TensorInfo) -> tuple[int | None, ...] | None:
+    """The shape that rows of a label column must have, in which None is any length; None if it is not known."""
+    wanted = _label_shape(loss, output)
+    if wanted is None:
         return None
     has_indices = loss.key == "sparsecategoricalcrossentropy"
-    wanted = output.shape[1:-1] if has_indices else output.shape[1:]
     if len(wanted) == label.ndim:
         return wanted
     if len(wanted) == label.ndim - 1:
         return (*wanted, 1)
     if not has_indices and wanted[label.ndim :] in ((1,), (None,)):
         return wanted[:-1]
+    if (flat := flat_label_shape(label.ndim, loss, output)) is not None:
+        return (math.prod(flat),)
     needs = "one class index per prediction" if has_indices else "labels like the output"
     hint = " (for class indices use sparse_categorical_crossentropy)" if loss.key in _ONE_HOT_LOSSES else ""
     raise ShapeError(

@@ -18,7 +18,7 @@ from tfos_ml.data.row_order import Int64s
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import EmptyDataError, LabelRangeError, ModelError
 from tfos_ml.keras.collectives.group import WorkerGroup
-from tfos_ml.keras.model.column_checks import check_class_weight
+from tfos_ml.keras.model.column_checks import check_class_weight, shapes_for_losses
 from tfos_ml.keras.model.inspection import ModelDescription
 from tfos_ml.worker.global_batches import GlobalBatches, dense_places, make_global_dataset, mark_rows
 from tfos_ml.worker.model_tensors import (
@@ -72,9 +72,10 @@ class TrainingData:
         self.stores: dict[str, RowStore] = {name: ctx._node.rows.store(name) for name in STREAMS}
         self._shapes = self.stores["train"].shapes
         self.inputs = input_specs(model, self._schema, self._shapes)
+        self._given = shapes_for_losses(self._schema, self._shapes, description)  # to the model
         if class_weight:
             for i in self._schema.of("label"):
-                check_class_weight(self._schema.columns[i], self._shapes[i], description)
+                check_class_weight(self._schema.columns[i], self._given[i], description)
         totals = {"train": ctx.row_count, "validation": ctx.validation_row_count}  # rows of all workers
         self._check_rows(totals)
         places = self._places(totals["train"], group)
@@ -193,7 +194,7 @@ class TrainingData:
 
     def element_spec(self, train: bool = True) -> Any:
         """Structure, shapes and dtypes of a batch for training, or for validation."""
-        shapes = self._shapes
+        shapes = self._given
         inputs = {name: tensor_spec(tensor) for name, tensor in self.inputs.items()}
         labels = {}
         for i in self._schema.of("label"):
@@ -267,6 +268,9 @@ class TrainingData:
         columns = list(rows.gather(at, self._pad_value))
         for i, shape in lengths.items():
             columns[i] = pad_rows(columns[i], shape, self._schema.columns[i], self._pad_value)
+        for i, given in enumerate(self._given):
+            if given != self._shapes[i]:
+                columns[i] = columns[i].reshape(len(columns[i]), *given)
         features, labels, weights = (
             {self._schema.columns[i].name: columns[i] for i in self._schema.of(role)}
             for role in ("feature", "label", "weight")

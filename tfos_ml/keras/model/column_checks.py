@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tfos_ml import errors
 from tfos_ml.data.attributes import check_vector_width, class_count
-from tfos_ml.data.casting import TensorInfo, row_shape
+from tfos_ml.data.casting import TensorInfo, reshapes, row_shape
 from tfos_ml.data.schema import ColumnConstraint, ColumnSpec, FeedSchema
-from tfos_ml.inference.prediction import label_constraint, shown_shape
+from tfos_ml.inference.prediction import flat_label_shape, label_constraint, shown_shape
 from tfos_ml.inference.saved_model import shown_tensors
 
 if TYPE_CHECKING:
@@ -104,6 +104,25 @@ def _constraint(spec: ColumnSpec, columns: FeedSchema, description: ModelDescrip
         name = spec.name if columns.named_labels else next(iter(description.outputs))
         return label_constraint(spec, description.loss_of(name), name, description.outputs[name])
     return ColumnConstraint()
+
+
+def shapes_for_losses(
+    columns: FeedSchema, shapes: Sequence[tuple[int | None, ...]], description: ModelDescription
+) -> list[tuple[int | None, ...]]:
+    """The shapes of rows as losses take them: flat labels get that of the output, and flat weights its positions."""
+    given, outputs = list(shapes), description.outputs or {}
+    for i in columns.of("label"):
+        name = columns.columns[i].name if columns.named_labels else next(iter(outputs), "")
+        output = outputs.get(name)
+        flat = None if output is None else flat_label_shape(len(shapes[i]), description.loss_of(name), output)
+        if output is None or flat is None or not reshapes(shapes[i], flat):
+            continue
+        given[i], positions = flat, (output.shape or ())[1:-1]
+        for j in columns.of("weight"):
+            is_its_own = not columns.named_weights or columns.columns[j].name == name
+            if is_its_own and len(shapes[j]) == 1 and reshapes(shapes[j], positions):
+                given[j] = positions
+    return given
 
 
 def _input_of(spec: ColumnSpec, description: ModelDescription) -> tuple[str, TensorInfo | None]:
