@@ -14,6 +14,7 @@ OUTSIDE = [
     {"name": "/tmp/outside"},
     {"name": "link", "type": tarfile.SYMTYPE, "linkname": "/etc/passwd"},
     {"name": "device", "type": tarfile.CHRTYPE},
+    {"name": "."},  # a file in place of the directory itself
 ]
 
 

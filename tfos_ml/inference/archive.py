@@ -170,15 +170,21 @@ def extract(tar: tarfile.TarFile, directory: Path) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     for member in _members(tar):
-        path = directory / _relative_path(member)
-        if member.isdir():
-            path.mkdir(parents=True, exist_ok=True)
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        source = tar.extractfile(member)
-        assert source is not None  # because it is a file
-        with source, open(path, "xb") as target:
-            shutil.copyfileobj(source, target)
+        try:
+            _extract_member(tar, member, directory / _relative_path(member))
+        except (FileExistsError, NotADirectoryError):  # it is the directory itself, or another member
+            raise _unexpected(member) from None
+
+
+def _extract_member(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    if member.isdir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = tar.extractfile(member)
+    assert source is not None  # because it is a file
+    with source, open(path, "xb") as target:
+        shutil.copyfileobj(source, target)
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -193,11 +199,15 @@ def _relative_path(member: tarfile.TarInfo) -> PurePosixPath:
     """The path of a member below the directory. Links are refused, so the name is enough to check it."""
     path = PurePosixPath(member.name)
     if not (member.isfile() or member.isdir()) or member.issparse() or path.is_absolute() or ".." in path.parts:
-        raise _model_error(
-            f"The packed model contains {member.name!r}, but a SavedModel has only files and directories below its "
-            "own. Use a SavedModel that TensorFlow or Keras has exported."
-        )
+        raise _unexpected(member)
     return path
+
+
+def _unexpected(member: tarfile.TarInfo) -> Exception:
+    return _model_error(
+        f"The packed model contains {member.name!r}, but a SavedModel has only files and directories below its own, "
+        "each once. Use a SavedModel that TensorFlow or Keras has exported."
+    )
 
 
 # On an executor
