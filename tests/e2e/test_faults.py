@@ -191,13 +191,12 @@ for line in sys.stdin:
 @pytest.fixture
 def driver(tmp_path):
     """A driver process with a fit that hangs; then it fits again for each directory on its stdin."""
-    command, pipes = (
-        [sys.executable, "-c", DRIVER, str(tmp_path)],
-        {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE},
-    )
-    driver = subprocess.Popen(command, **pipes, stderr=subprocess.DEVNULL, text=True, start_new_session=True)
+    command, pipe = [sys.executable, "-c", DRIVER, str(tmp_path)], subprocess.PIPE
+    with open(tmp_path / "stderr", "w") as said:
+        driver = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=said, text=True, start_new_session=True)
     yield driver
     kill_with_children(driver.pid)
+    print((tmp_path / "stderr").read_text())  # which pytest shows if the test has failed
 
 
 def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(driver, tmp_path):
