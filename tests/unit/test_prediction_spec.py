@@ -3,7 +3,7 @@ import pytest
 
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import ColumnSpec
-from tfos_ml.errors import ModelError
+from tfos_ml.errors import ModelError, ShapeError
 from tfos_ml.inference.prediction import (
     BINARY,
     MULTICLASS,
@@ -51,6 +51,9 @@ def test_labels_that_fit_have_a_shape():
     ):
         spec = ColumnSpec("y", "y", "label", "float32", 1 if label is None else len(label))
         assert label_constraint(spec, LossInfo(loss), "out", output).shape == label
+    classes = ColumnSpec("y", "y", "label", "int64", 1)  # of each step
+    with pytest.raises(ShapeError, match="for class indices use sparse_categorical_crossentropy"):
+        label_constraint(classes, LossInfo("categorical_crossentropy"), "out", STEPS)
 
 
 def test_one_probability_becomes_two_classes():

@@ -112,6 +112,8 @@ def flat_label_shape(ndim: int, loss: LossInfo | None, output: TensorInfo) -> tu
     wanted = _label_shape(loss, output)
     if loss is None or wanted is None or ndim != 1 or len(wanted) < 2 or None in wanted:
         return None
+    if loss.key in _ONE_HOT_LOSSES:  # one number for each position is rather its class, and an error
+        return None
     if loss.key != "sparsecategoricalcrossentropy" and wanted[1:] == (1,):  # Keras itself adds the last dimension
         return None
     return tuple(d or 0 for d in wanted)
