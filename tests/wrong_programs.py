@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from keras_programs import in_batch_negatives, noisy_positions, numbers, ragged_tokens, sampling, small
+from optimizer_programs import own_step
 
 ERROR = "Two workers would not train this model as one does"
 EXACT = ""
@@ -101,35 +102,22 @@ def counting(of_rows, kind="int64"):
 
 def clipped_by_hand():
     """Gradients that a step scales by their own norm, before they are summed."""
-    import keras
     import tensorflow as tf
 
-    class Clips(keras.Sequential):
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = self.compute_loss(x=x, y=y, y_pred=self(x, training=True))
-            gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, self.trainable_variables), 0.01)
-            self.optimizer.apply(gradients, self.trainable_variables)
-            return {"loss": loss}
+    def apply(model, gradients):
+        model.optimizer.apply(tf.clip_by_global_norm(gradients, 0.01)[0], model.trainable_variables)
 
-    return small(model_class=Clips)
+    return own_step(apply)
 
 
 def from_warm_up():
     """Compares the rows of a batch, with a weight that is zero until a callback changes it."""
     import keras
-    import tensorflow as tf
 
     class Warm(keras.Sequential):
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                p = self(x, training=True)
-                contrast = tf.square(tf.reduce_mean(p) - tf.reduce_max(p))
-                loss = self.compute_loss(x, y, p) + self.beta * contrast
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return self.compute_metrics(x, y, p)
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            contrast = keras.ops.square(keras.ops.mean(y_pred) - keras.ops.max(y_pred))
+            return super().compute_loss(x, y, y_pred) + self.beta * contrast
 
     model = small(model_class=Warm)
     model.beta = keras.Variable(0.0, trainable=False)
@@ -138,20 +126,13 @@ def from_warm_up():
 
 def of_tensorflow():
     """An optimizer that is not one of Keras."""
-    import keras
     import tensorflow as tf
 
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                p = self(x, training=True)
-                loss = self.compute_loss(x, y, p)
-            variables = [v.value for v in self.trainable_variables]
-            self.adam.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
-            return self.compute_metrics(x, y, p)
+    def apply(model, gradients):
+        variables = [v.value for v in model.trainable_variables]
+        model.adam.apply_gradients(zip(gradients, variables, strict=True))
 
-    model = small(model_class=Own)
+    model = own_step(apply)
     model.adam = tf.compat.v1.train.AdamOptimizer(0.05)
     return model
 

@@ -104,14 +104,9 @@ def forget_dead_workers(spark):
     raise AssertionError("Spark still has workers that have ended")
 
 
-def running(directory: Path, nodes: int, driver: subprocess.Popen[str] | None = None) -> dict[str, list[int]]:
+def running(directory: Path, nodes: int) -> dict[str, list[int]]:
     """Pids of the nodes, once all are in their train function."""
-
-    def all_have_told() -> bool:
-        return len(list(directory.glob("*.json"))) == nodes
-
-    wait_until(lambda: all_have_told() or (driver and driver.poll() is not None), 150)  # Spark may have to start first
-    assert all_have_told()
+    assert wait_until(lambda: len(list(directory.glob("*.json"))) == nodes, 150)  # Spark may have to start first
     told = [json.loads(p.read_text()) for p in directory.glob("*.json")]
     return {kind: [t[kind] for t in told] for kind in told[0]}
 
@@ -205,7 +200,7 @@ def driver(tmp_path):
 
 
 def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(driver, tmp_path):
-    pids = running(tmp_path, 3, driver)
+    pids = running(tmp_path, 3)
     driver.send_signal(signal.SIGINT)
     assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), CLEAN_SECONDS)
     assert wait_until(lambda: not our_processes(), CLEAN_SECONDS)
@@ -214,7 +209,7 @@ def test_ctrl_c_in_a_driver_process_that_fits_again_and_is_killed(driver, tmp_pa
     again = tmp_path / "again"
     again.mkdir()
     print(again, file=driver.stdin, flush=True)
-    pids = running(again, 3, driver)
+    pids = running(again, 3)
     driver.kill()
     assert wait_until(lambda: gone(pids["child"] + pids["grandchild"]), 2 * CLEAN_SECONDS)
 

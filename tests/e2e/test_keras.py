@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, RegressionEvaluator
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
 from tfos_ml import KerasEstimator, TFModel, errors
@@ -102,6 +103,20 @@ def test_flat_images_are_labels_of_images_and_their_weights_those_of_pixels(spar
     found = estimator(model, clusterSize=2, **columns).fit(df).summary.history["loss"]
     history = model.fit(x, x, sample_weight=w, epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0).history
     np.testing.assert_allclose(found, history["loss"], rtol=1e-5)
+
+
+def test_wide_vectors_of_words_with_dense_ones_between_them(spark, keras, tmp_path):
+    width, random = 9000, np.random.RandomState(4)
+    vectors = [Vectors.sparse(width, sorted(random.choice(width, 20, False)), random.rand(20)) for _ in range(41)]
+    vectors[7] = Vectors.dense(random.rand(width))
+    df = spark.createDataFrame([(v, i % 2) for i, v in enumerate(vectors)], ["features", "label"]).coalesce(1)
+    model = keras.Sequential([keras.layers.Input((width,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("sgd", "binary_crossentropy")
+    fits = [estimator(model, clusterSize=2, **cache).fit(df) for cache in ({}, {"cacheDir": str(tmp_path)})]
+    x, y = np.array([v.toArray() for v in vectors], "f"), np.arange(41) % 2
+    history = model.fit(x, y, epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0).history
+    for fitted in fits:
+        np.testing.assert_allclose(fitted.summary.history["loss"], history["loss"], rtol=1e-5)
 
 
 def binary_model(rate=0.05):

@@ -1,7 +1,8 @@
 import pyarrow as pa
 import pytest
 
-from tfos_ml.data.arrow import to_storage
+from tfos_ml.data import schema
+from tfos_ml.data.arrow import to_numpy, to_storage
 from tfos_ml.errors import ShapeError
 
 VECTOR = pa.struct(
@@ -21,6 +22,13 @@ def test_vectors_are_lists_with_zeros_where_nothing_is():
     expected = [[1.0, 2.0, 3.0], [0.0, 2.0, 0.0], None, [0.0] * 3, [1.0, 0.0, 3.0]]
     assert to_storage(array).to_pylist() == expected
     assert to_storage(array.slice(1, 4)).to_pylist() == expected[1:5]
+
+
+def test_wide_vectors_stay_sparse_until_a_batch_is_made():
+    wide = schema.ColumnSpec("x", "x", "feature", "float32", 1, schema.VECTOR, schema.ColumnConstraint(shape=(9000,)))
+    stored = to_storage(pa.array([sparse(9000, 1), sparse(9000, 0, 8999)], VECTOR), wide)
+    assert stored.nbytes < 500
+    assert to_numpy(stored, wide).sum(axis=1).tolist() == [2, 9001]
 
 
 def test_an_image_that_spark_could_not_read_is_named():

@@ -6,10 +6,10 @@ import pytest
 
 from tfos_ml import errors
 from tfos_ml.data import memory_budget, spool
-from tfos_ml.data.arrow import fixed_shape, list_extents
+from tfos_ml.data.arrow import fixed_shape, list_extents, to_storage
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.row_order import PARTITION_SHIFT, batch_sizes
-from tfos_ml.data.schema import ROW_COLUMN, ColumnSpec, FeedSchema
+from tfos_ml.data.schema import ROW_COLUMN, VECTOR, ColumnConstraint, ColumnSpec, FeedSchema
 from tfos_ml.data.spool import SpoolDirectories, SpoolWriter
 from tfos_ml.worker import row_store as row_store_module
 from tfos_ml.worker.dataset import blocks, make_dataset
@@ -125,11 +125,13 @@ class TestSpilledRows:
         assert max(loaded) * 16 <= store.budget.window
 
     def test_texts_and_arrays_come_as_from_memory(self, make_store):
-        columns = (spec("t", "feature", "string"), spec("x", "feature", "float32", 1))
+        wide = ColumnSpec("v", "v", "feature", "float32", 1, VECTOR, ColumnConstraint(shape=(9000,)))
+        columns = (spec("t", "feature", "string"), spec("x", "feature", "float32", 1), wide)
         lengths = [i % 3 + 1 for i in range(TOTAL)]
         arrays = [
             pa.array([f"row {i} é" for i in range(TOTAL)]),
             pa.array([[float(i)] * n for i, n in enumerate(lengths)], pa.list_(pa.float32())),
+            to_storage(pa.array([[float(i)] * 9000 for i in range(TOTAL)]), wide),
         ]
         held, spilled = (
             batches(
@@ -142,6 +144,7 @@ class TestSpilledRows:
         )
         for one, other in zip(held, spilled, strict=True):
             assert one["t"].tolist() == other["t"].tolist()
+            np.testing.assert_array_equal(one["v"], other["v"])
             assert one["x"].tolist() == other["x"].tolist()
 
 

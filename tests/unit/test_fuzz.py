@@ -189,8 +189,7 @@ def fails_as_told(parse, content, raises):
 def takes_little_memory(parse, content, raises, overhead=OVERHEAD):
     """Parsing takes few bytes of Python and NumPy for each byte of the content."""
     # There are two trials, because Python's table of interned strings may grow in one, by megabytes.
-    limit = overhead + FACTOR * len(content)
-    assert any(peak_memory(fails_as_told, parse, content, raises) < limit for _ in range(2))
+    assert any(peak_memory(fails_as_told, parse, content, raises) < overhead + FACTOR * len(content) for _ in range(2))
 
 
 def peak_memory(function, *arguments):

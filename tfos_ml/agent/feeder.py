@@ -177,7 +177,7 @@ class Feeder(RowSource):
             row_ids = np.asarray(np.from_dlpack(batch.column(ROW_COLUMN)), np.int64)  # without pandas
             self._counts = total_counts([self._counts, partition_counts(row_ids)])
         specs = self._schema.columns
-        columns = [to_storage(column) for column in batch.columns[: len(specs)]]
+        columns = [to_storage(column, spec) for column, spec in zip(batch.columns, specs, strict=False)]
         kept = self._checks.rows_to_keep(columns)
         if kept is not None:
             columns, batch = [column.filter(kept) for column in columns], batch.filter(kept)

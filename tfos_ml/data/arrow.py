@@ -10,25 +10,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.common.redact import redact
+from tfos_ml.data.arrow_lists import levels, list_array, list_lengths
 from tfos_ml.data.schema import IMAGE_FIELDS, VECTOR_FIELDS, Array, ColumnSpec
+from tfos_ml.data.vectors import dense, is_vector, narrowed, vector_lists, vector_sizes
 from tfos_ml.errors import NullValueError, ShapeError
 
 
-def to_storage(array: pa.Array) -> pa.Array:
+def to_storage(array: pa.Array, spec: ColumnSpec | None = None) -> pa.Array:
     """Convert a column from Spark to its storage form: numbers or text, or nested lists of them.
 
-    Dates become days, timestamps microseconds, and decimals float64. Vectors become lists of float64, with zeros in
-    sparse ones. Images become lists of shape (height, width, channels). Raises ``ShapeError`` if the data of an image
-    does not have its declared size, or a struct is neither a vector nor an image.
+    Dates become days, timestamps microseconds, and decimals float64. Vectors become lists of float64, with the zeros of
+    sparse ones, but stay vectors in a wide column. Images become lists of shape (height, width, channels).
+
+    Raises ``ShapeError`` if the data of an image does not have its declared size, or a struct is neither a vector nor
+    an image.
     """
     arrow_type = array.type
+    if spec is not None and spec.is_wide:
+        return narrowed(array, spec.dtype)
     if pa.types.is_struct(arrow_type):
         names = [field.name for field in arrow_type]
         if names not in (IMAGE_FIELDS, VECTOR_FIELDS):
             raise ShapeError(
                 f"A struct of {names} is no tensor; expected a vector, an image, or a field of the struct."
             )
-        return _image_lists(array) if names == IMAGE_FIELDS else _vector_lists(array)
+        return _image_lists(array) if names == IMAGE_FIELDS else vector_lists(array)
     target = _plain_type(arrow_type)
     return array if target == arrow_type else array.cast(target)
 
@@ -50,21 +56,6 @@ def _plain_type(arrow_type: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(arrow_type):
         return pa.float64()
     return pa.int64() if pa.types.is_timestamp(arrow_type) else arrow_type
-
-
-def _vector_lists(array: pa.Array) -> pa.Array:
-    """Vectors, as ``VectorUDT`` has them in a struct, as lists of float64."""
-    _, sizes, indices, values = array.flatten()
-    lengths = list_lengths(values)
-    is_sparse = indices.is_valid().to_numpy(zero_copy_only=False)
-    widths = np.where(is_sparse, sizes.fill_null(0).to_numpy(zero_copy_only=False), lengths)
-    ends = np.cumsum(widths)
-    first_values = np.cumsum(lengths) - lengths
-    places = np.arange(lengths.sum()) - np.repeat(first_values, lengths)
-    places[np.repeat(is_sparse, lengths)] = indices.flatten().to_numpy(zero_copy_only=False)
-    flat = np.zeros(int(widths.sum()))
-    flat[np.repeat(ends - widths, lengths) + places] = values.flatten().to_numpy(zero_copy_only=False)
-    return list_array(widths, pa.array(flat), array.is_null())
 
 
 def _image_lists(array: pa.Array) -> pa.Array:
@@ -91,25 +82,6 @@ def _image_lists(array: pa.Array) -> pa.Array:
     return list_array(heights, by_row, array.is_null())
 
 
-def list_lengths(lists: pa.Array) -> Array:
-    """The length of each list, 0 for nulls; shape ``(n,)``, int64."""
-    return pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def list_array(lengths: Sequence[int] | Array, values: pa.Array, nulls: pa.Array | None = None) -> pa.Array:
-    """A list array of lists of given lengths, one after another."""
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, values, mask=nulls)
-
-
-def levels(array: pa.Array) -> list[pa.Array]:
-    """A column, and its values at each level of nesting; the last holds no lists."""
-    nested = [array]
-    while pa.types.is_list(nested[-1].type):
-        nested.append(nested[-1].flatten())
-    return nested
-
-
 _TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 
 
@@ -123,6 +95,8 @@ def value_bytes(array: pa.Array) -> int:
         return 4 * len(array) + value_bytes(array.flatten())
     if any(is_kind(arrow_type) for is_kind in _TEXTS):
         return 4 * len(array) + (pc.sum(pc.binary_length(array)).as_py() or 0)
+    if pa.types.is_struct(arrow_type):
+        return sum(map(value_bytes, array.flatten()))
     return len(array) * max(1, arrow_type.bit_width // 8)
 
 
@@ -159,7 +133,10 @@ RowShape = tuple[int | None, ...]
 
 
 def list_extents(array: pa.Array) -> Extents:
-    """Shortest and longest length at each level of nesting; ``[]`` for scalars or no rows."""
+    """Shortest and longest length at each level of nesting, or size of vectors; ``[]`` for scalars or no rows."""
+    if is_vector(array.type):
+        sizes = vector_sizes(array.drop_null())
+        return [(int(sizes.min()), int(sizes.max()))] if len(sizes) else []
     bounds = [pc.min_max(pc.list_value_length(level)) for level in levels(array)[:-1] if len(level)]
     return [(limits["min"].as_py(), limits["max"].as_py()) for limits in bounds]
 
@@ -232,6 +209,8 @@ def to_numpy(array: pa.Array, spec: ColumnSpec, pad_value: float = 0, shape: Row
     :mod:`tfos_ml.data.schema`. Rows are padded with `pad_value` (text with the empty string) to the longest, and at
     least to `shape`, where that is not None.
     """
+    if spec.is_wide:
+        return dense(array, spec.width)
     return _dense(array, shape or (None,) * spec.ndim, _fill(spec, pad_value))
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.common.user_warnings import warn
-from tfos_ml.data.arrow import list_array
+from tfos_ml.data.arrow_lists import list_array
 from tfos_ml.data.rdd_to_arrow import FORM_KEY, MAX_FIELDS, VALUE, Form, with_nulls
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnNotFoundError, ShapeError, UnnamedFieldsWarning

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import list_array, list_lengths
+from tfos_ml.data.arrow_lists import list_array, list_lengths
 
 MAX_BYTES = 1 << 30
 """Of the batches that :func:`slices` yields: Arrow's offsets of binary values end at 2 GiB."""

@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import list_array
+from tfos_ml.data.arrow_lists import list_array
 from tfos_ml.data.schema import Array
 from tfos_ml.errors import ColumnTypeError
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import count_nulls, levels, list_lengths, null_error, rows_with_nulls
-from tfos_ml.data.schema import VECTOR_FIELDS, Array, ColumnSpec, FeedSchema
+from tfos_ml.data.arrow import count_nulls, null_error, rows_with_nulls
+from tfos_ml.data.arrow_lists import levels, list_lengths
+from tfos_ml.data.schema import Array, ColumnSpec, FeedSchema
+from tfos_ml.data.vectors import innermost_numbers, is_vector
 from tfos_ml.errors import LabelRangeError, NonFiniteValueError
 
 
@@ -89,7 +91,7 @@ class LabelRange:
             return (
                 f"Label column '{self._spec.column}' has {values}, but {constraint.tensor} and takes labels from 0 to "
                 "1. For more than two classes give the last layer as many units as there are classes, and compile "
-                "'sparse_categorical_crossentropy'; for labels of -1 and 1, map them to 0 and 1."
+                "'sparse_categorical_crossentropy'; for labels of -1 and 1, map them to 0 and 1; divide pixels by 255."
             )
         units = f"Give the last layer {self._largest + 1:g} units, one for each class"
         if self._smallest < 0 or (self._smallest > 0 and self._largest == limit + 1):
@@ -106,9 +108,7 @@ def is_finite(array: pa.Array) -> bool:
     Computes the sum of the values first, in one pass and without memory. Only if the sum is not finite, it examines the
     values.
     """
-    values = levels(array)[-1]
-    if pa.types.is_struct(values.type) and [field.name for field in values.type] == VECTOR_FIELDS:
-        values = values.flatten()[-1].flatten()
+    values = innermost_numbers(array)
     if not pa.types.is_floating(values.type):
         return True
     if values.null_count:
@@ -121,6 +121,8 @@ def is_finite(array: pa.Array) -> bool:
 def rows_not_finite(array: pa.Array) -> Array:
     """Places of the rows of a column in storage form that hold NaN or infinity, in order; shape ``(n,)``, int64."""
     ends = []
+    if is_vector(array.type):
+        array = array.flatten()[-1]
     while pa.types.is_list(array.type):
         ends.append(np.cumsum(list_lengths(array)))
         array = array.flatten()
@@ -135,7 +137,7 @@ def rows_not_finite(array: pa.Array) -> Array:
 
 def not_finite_error(array: pa.Array, column: str, rows: Array) -> NonFiniteValueError:
     """The error for some rows of a column in storage form that hold NaN or infinity."""
-    numbers = levels(array.take(pa.array(rows)))[-1].drop_null().to_numpy(zero_copy_only=False)
+    numbers = innermost_numbers(array.take(pa.array(rows))).drop_null().to_numpy(zero_copy_only=False)
     nans, infinite = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
     kinds = " and ".join(f"{n} x {kind}" for n, kind in ((nans, "NaN"), (infinite, "infinity")) if n)
     return NonFiniteValueError(

@@ -66,6 +66,7 @@ _SUPPORTED = (
     "structs, or of arrays of structs, by dotted name"
 )
 PLAIN, VECTOR, IMAGE = "plain", "vector", "image"
+WIDE_VECTOR = 8192  # elements, beyond which rows are kept without their zeros: few programs have dense ones as wide
 VECTOR_FIELDS = ["type", "size", "indices", "values"]
 IMAGE_FIELDS = ["origin", "height", "width", "nChannels", "mode", "data"]
 
@@ -96,6 +97,17 @@ class ColumnSpec:
     @property
     def is_vector(self) -> bool:
         return self.kind == VECTOR
+
+    @property
+    def width(self) -> int:
+        """The number of elements that a model takes in each row; 0 if it is not known, or takes any number."""
+        shape = self.constraint.shape or (None,)
+        return (len(shape) == 1 and shape[0]) or 0
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether these are feature vectors of so many elements that their zeros are left out until a batch is made."""
+        return self.is_vector and self.role == "feature" and self.width > WIDE_VECTOR
 
     @property
     def is_text(self) -> bool:
@@ -209,14 +221,14 @@ def _is_vector(spark_type: DataType) -> bool:
 def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str | None = None) -> Column:
     """The expression that converts a column of `df` to an Arrow type that ``arrow.plain`` reads.
 
-    With `vector_dtype`, vectors become arrays of that dtype in the JVM.
+    With `vector_dtype`, vectors become arrays of that dtype in the JVM, but for wide ones.
     """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, DecimalType
 
     element, path = _find(df.schema, spec.column, spec.role)
-    if spec.is_vector and vector_dtype:
+    if spec.is_vector and vector_dtype and not spec.is_wide:
         return F.when(df[path].isNotNull(), vector_to_array(df[path], vector_dtype))  # which takes no nulls
     while isinstance(element, ArrayType):
         element = element.elementType

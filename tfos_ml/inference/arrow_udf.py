@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from tfos_ml.data.arrow import list_array
+from tfos_ml.data.arrow_lists import list_array
 from tfos_ml.errors import ColumnTypeError
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tfos_ml.data.arrow import longest_by_row, spec_of, to_storage
 from tfos_ml.data.casting import TensorInfo
 from tfos_ml.data.schema import Array
+from tfos_ml.data.vectors import is_vector, vector_sizes
 
 _BLOCK_BYTES = 4 << 20  # small rows are scored in blocks of this size, to save overhead
 
@@ -50,7 +51,7 @@ class RowBlocks:
     def _rows_of_a_block(self) -> int:
         """The number of rows of a block; a multiple of `batch_size`."""
         rows = len(self._columns[0])
-        bytes_of_a_call = sum(column.nbytes for column in self._columns) * self._batch_size // max(rows, 1)
+        bytes_of_a_call = sum(map(_bytes, self._columns)) * self._batch_size // max(rows, 1)
         return self._batch_size * max(1, _BLOCK_BYTES // max(bytes_of_a_call, 1))
 
     def in_order(self, results: pa.Array) -> pa.Array:
@@ -61,14 +62,17 @@ class RowBlocks:
 def shapes_of(tensors: Sequence[TensorInfo], columns: list[pa.Array]) -> Array | None:
     """The shape of each row, over all inputs that accept different shapes; None if all rows have the same shape.
 
-    Replaces the columns that it reads by plain ones, in place.
+    Replaces the columns that it reads, but vectors, by plain ones, in place.
     """
     lengths_by_level = []
     for i, tensor in enumerate(tensors):
         if not tensor.may_vary or not _has_shape(columns[i].type):
             continue
-        columns[i] = column = to_storage(columns[i])
-        lengths = longest_by_row(column, spec_of(column.type, "", "").ndim)
+        if is_vector(columns[i].type):
+            lengths = vector_sizes(columns[i])[:, None]
+        else:
+            columns[i] = column = to_storage(columns[i])
+            lengths = longest_by_row(column, spec_of(column.type, "", "").ndim)
         if tensor.padded is not None and len(tensor.padded) == lengths.shape[1]:
             lengths = np.maximum(lengths, [n or 0 for n in tensor.padded])
         lengths_by_level.append(lengths)
@@ -76,6 +80,11 @@ def shapes_of(tensors: Sequence[TensorInfo], columns: list[pa.Array]) -> Array |
         return None
     shapes = np.concatenate(lengths_by_level, axis=1)
     return None if (shapes == shapes[0]).all() else shapes
+
+
+def _bytes(column: pa.Array) -> int:
+    """The bytes of a column in storage form, in which vectors have all their zeros."""
+    return max(column.nbytes, 8 * int(vector_sizes(column).sum()) if is_vector(column.type) else 0)
 
 
 def _has_shape(arrow_type: pa.DataType) -> bool:

@@ -52,7 +52,10 @@ class InputRows:
 
     def snapshot(self, directory: str, nodes: int) -> tuple[WrittenSnapshot, SnapshotRows]:
         """The snapshot in a directory, written now if there is none; raises as ``SnapshotDirectory.take``."""
-        specs = [replace(spec, dtype="float64") if spec.is_vector else spec for spec in self.columns.columns]
+        specs = [
+            replace(spec, dtype="float64", constraint=schema.ColumnConstraint()) if spec.is_vector else spec
+            for spec in self.columns.columns
+        ]
         if isinstance(self.validation, str):
             specs.append(schema.column_spec(self.df.schema, self.validation, self.validation, "validation indicator"))
         columns = [StoredColumn.of(spec) for spec in specs]
@@ -95,14 +98,15 @@ class InputRows:
         features = tuple(self.columns.columns[i] for i in self.columns.of("feature"))
         keeps = self.columns.handle_invalid == "keep"
         checks = RowChecks(schema.FeedSchema(features, handle_invalid="keep" if keeps else "error"))
-        checks.rows_to_keep([to_storage(array.chunk(0)) for array in table.combine_chunks().columns])
+        columns = zip(table.combine_chunks().columns, features, strict=True)
+        checks.rows_to_keep([to_storage(array.chunk(0), spec) for array, spec in columns])
         return table
 
     def _without_skipped(self, numbered: DataFrame) -> DataFrame:
         """Leave out the rows that the nodes will skip."""
         if self.columns.handle_invalid != "skip":
             return numbered
-        kinds = [schema.PLAIN if spec.is_vector else spec.kind for spec in self.columns.columns]
+        kinds = [schema.PLAIN if spec.is_vector and not spec.is_wide else spec.kind for spec in self.columns.columns]
         specs = [replace(c, column=f"c{i}", kind=kinds[i]) for i, c in enumerate(self.columns.columns)]
         return numbered.where(schema.no_nulls(numbered, specs) & schema.all_finite(numbered, specs))
 

@@ -157,7 +157,8 @@ def make_global_dataset(
 
 def _may_be_copied(store: RowStore) -> bool:
     """Whether a copy of the rows in TensorFlow's memory fits the budget."""
-    return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(store.nbytes)
+    size = max(store.nbytes, store.wide_bytes * len(store))
+    return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(size)
 
 
 def _stored_pieces(

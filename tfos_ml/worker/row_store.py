@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.common.session_settings import SHUFFLE_MEMORY
-from tfos_ml.data.arrow import levels, longest_by_row
+from tfos_ml.data.arrow import longest_by_row
 from tfos_ml.data.memory_budget import MemoryBudget
 from tfos_ml.data.row_order import Int64s, global_indices, shuffled, window_edges
 from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.spool import Chunk, NoRoomError, SpoolDirectories
+from tfos_ml.data.vectors import innermost_numbers
 from tfos_ml.errors import SpoolFullError
 from tfos_ml.worker.rows import RowFormat, Rows
 from tfos_ml.worker.shuffle_windows import load_rows, window_bounds, windows
@@ -86,7 +87,7 @@ class RowStore(RowFormat):
         """Smallest and largest number of a column; ``(inf, -inf)`` if there are no rows."""
         low, high = np.inf, -np.inf
         for batch in self._each_batch():
-            limits = pc.min_max(levels(batch.column(column))[-1])
+            limits = pc.min_max(innermost_numbers(batch.column(column)))
             if limits["min"].is_valid:
                 low, high = min(low, limits["min"].as_py()), max(high, limits["max"].as_py())
         return low, high
@@ -105,7 +106,7 @@ class RowStore(RowFormat):
 
     def block_rows(self) -> int:
         """Rows to gather at a time: thousands, but at most a few megabytes."""
-        return rows_of_block(self._row_bytes())
+        return rows_of_block(self._row_bytes() + self.wide_bytes)
 
     def read(self, order: Int64s, cuts: Int64s, edges: Int64s) -> Generator[tuple[Rows, Int64s]]:
         """Read the pieces ``order[cuts[i] : cuts[i + 1]]`` one after another: rows in memory, and positions in them.

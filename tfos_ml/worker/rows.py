@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 from tfos_ml.data.arrow import concat_padded, to_numpy
 from tfos_ml.data.row_order import Int64s
 from tfos_ml.data.schema import Array, FeedSchema
+from tfos_ml.data.vectors import dense
 
 View: TypeAlias = Array | pa.Array
-"""A column of a batch: a NumPy view if the rows are numbers of one shape, else an Arrow array."""
+"""A column of a batch: a NumPy view if the rows are numbers of one shape with all their zeros, else an Arrow array."""
 
 
 Part: TypeAlias = tuple[Sequence[View], Int64s]
@@ -38,12 +39,17 @@ class RowFormat:
         """Whether rows of any column differ in shape."""
         return any(map(self.is_ragged, range(len(self.shapes))))
 
+    @property
+    def wide_bytes(self) -> int:
+        """Bytes of a row of the columns that are kept without their zeros, with them."""
+        return sum(spec.width * np.dtype(spec.dtype).itemsize for spec in self.schema.columns if spec.is_wide)
+
     def views(self, batch: pa.RecordBatch) -> list[View]:
         """The columns of a batch, without row ids."""
         views: list[View] = []
         for i, spec in enumerate(self.schema.columns):
             array = batch.column(i)
-            views.append(array if spec.is_text or self.is_ragged(i) else to_numpy(array, spec))
+            views.append(array if spec.is_text or spec.is_wide or self.is_ragged(i) else to_numpy(array, spec))
         return views
 
 
@@ -87,6 +93,11 @@ class Rows:
         A write into a view of shared memory, which is mapped for reading, ends the process with SIGSEGV.
         """
         spec, views = self._format.schema.columns[column], self._views[column]
+        if spec.is_wide:
+            gathered = _empty((rows, spec.width), np.dtype(spec.dtype))
+            for batch, group, wanted in picks:
+                gathered[as_index(group)] = dense(views[batch], spec.width, as_index(wanted))
+            return gathered
         if isinstance(views[0], np.ndarray):
             gathered = _empty((rows, *views[0].shape[1:]), views[0].dtype)
             for batch, group, wanted in picks:

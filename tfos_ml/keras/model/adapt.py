@@ -66,7 +66,7 @@ def read_inputs(path: Path, schema: FeedSchema, model: keras.Model) -> dict[str,
     with pa.OSFile(str(path)) as file:
         table = pa.ipc.open_file(file).read_all().combine_chunks()
     features = [schema.columns[i] for i in schema.of("feature")]
-    values = {c.name: to_numpy(to_storage(table.column(i).chunk(0)), c) for i, c in enumerate(features)}
+    values = {c.name: to_numpy(to_storage(table.column(i).chunk(0), c), c) for i, c in enumerate(features)}
     return fit_inputs(input_specs(model, schema, None), schema, values)
 
 
