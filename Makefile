@@ -128,6 +128,7 @@ bench: install
 	$(BIN)/python benchmarks/bounded_memory.py
 	$(BIN)/python benchmarks/size.py training
 	$(BIN)/python benchmarks/size.py saved_model
+	$(BIN)/python benchmarks/sparse_vectors.py
 	$(BIN)/python benchmarks/snapshot.py
 	$(BIN)/python benchmarks/elastic.py
 	$(BIN)/python benchmarks/encryption.py

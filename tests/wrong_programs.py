@@ -129,8 +129,7 @@ def of_tensorflow():
     import tensorflow as tf
 
     def apply(model, gradients):
-        variables = [v.value for v in model.trainable_variables]
-        model.adam.apply_gradients(zip(gradients, variables, strict=True))
+        model.adam.apply_gradients(zip(gradients, [v.value for v in model.trainable_variables], strict=True))
 
     model = own_step(apply)
     model.adam = tf.compat.v1.train.AdamOptimizer(0.05)

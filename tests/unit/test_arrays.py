@@ -3,6 +3,7 @@ import pytest
 
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import to_numpy, to_storage
+from tfos_ml.data.arrow_lists import list_array
 from tfos_ml.errors import ShapeError
 
 VECTOR = pa.struct(
@@ -29,6 +30,8 @@ def test_wide_vectors_stay_sparse_until_a_batch_is_made():
     stored = to_storage(pa.array([sparse(9000, 1), sparse(9000, 0, 8999)], VECTOR), wide)
     assert stored.nbytes < 500
     assert to_numpy(stored, wide).sum(axis=1).tolist() == [2, 9001]
+    with pytest.raises(ShapeError, match="2 rows has 2,147,483,648 numbers"):
+        list_array([1 << 30, 1 << 30], pa.array([]))
 
 
 def test_an_image_that_spark_could_not_read_is_named():

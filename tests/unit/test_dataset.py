@@ -143,9 +143,7 @@ class TestSpilledRows:
             for on_disk in (False, True)
         )
         for one, other in zip(held, spilled, strict=True):
-            assert one["t"].tolist() == other["t"].tolist()
-            np.testing.assert_array_equal(one["v"], other["v"])
-            assert one["x"].tolist() == other["x"].tolist()
+            assert [one[name].tolist() for name in "tvx"] == [other[name].tolist() for name in "tvx"]
 
 
 def spec(name, role, dtype, ndim=0):

@@ -9,6 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tfos_ml.data.schema import Array
+from tfos_ml.errors import ShapeError
+
+MOST_VALUES = (1 << 31) - 1
 
 
 def list_lengths(lists: pa.Array) -> Array:
@@ -17,8 +20,14 @@ def list_lengths(lists: pa.Array) -> Array:
 
 
 def list_array(lengths: Sequence[int] | Array, values: pa.Array, nulls: pa.Array | None = None) -> pa.Array:
-    """A list array of lists of given lengths, one after another."""
-    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    """A list array of lists of given lengths, one after another; ``ShapeError`` if Arrow cannot hold so many values."""
+    ends = np.cumsum(lengths)
+    if len(ends) and ends[-1] > MOST_VALUES:
+        raise ShapeError(
+            f"A batch of {len(ends):,} rows has {ends[-1]:,} numbers in one column, and Arrow takes {MOST_VALUES:,}. "
+            "Set a smaller predictBatchSize, or a smaller spark.sql.execution.arrow.maxRecordsPerBatch."
+        )
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     return pa.ListArray.from_arrays(offsets, values, mask=nulls)
 
 

@@ -22,10 +22,10 @@ def vector_sizes(array: pa.Array) -> Array:
 
 
 def vector_lists(array: pa.Array) -> pa.Array:
-    """Vectors as lists of float64, with the zeros of sparse ones."""
+    """Vectors as lists of their dtype, with the zeros of sparse ones."""
     sizes, (rows, places, numbers) = vector_sizes(array), _elements(array)
     ends = np.cumsum(sizes)
-    flat = np.zeros(int(sizes.sum()))
+    flat = np.zeros(int(sizes.sum()), numbers.dtype)
     flat[(ends - sizes)[rows] + places] = numbers
     return list_array(sizes, pa.array(flat), array.is_null())
 
