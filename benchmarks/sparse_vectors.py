@@ -108,8 +108,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=262_144)
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+    spark = SparkSession.builder.master("local[2]").config(map=quiet).getOrCreate()
     df = documents(spark, options.documents, options.width)
     rows = [tuple(row) for row in df.collect()]
     before = in_use()
