@@ -66,7 +66,7 @@ _SUPPORTED = (
     "structs, or of arrays of structs, by dotted name"
 )
 PLAIN, VECTOR, IMAGE = "plain", "vector", "image"
-WIDE_VECTOR = 8192  # elements, beyond which rows are kept without their zeros: few programs have dense ones as wide
+WIDE_VECTOR = 8192  # numbers; vectors of more are kept as Spark has them, sparse or dense, until a batch is made
 VECTOR_FIELDS = ["type", "size", "indices", "values"]
 IMAGE_FIELDS = ["origin", "height", "width", "nChannels", "mode", "data"]
 
@@ -106,7 +106,7 @@ class ColumnSpec:
 
     @property
     def is_wide(self) -> bool:
-        """Whether these are feature vectors of so many elements that their zeros are left out until a batch is made."""
+        """Whether these are feature vectors of more than ``WIDE_VECTOR`` numbers."""
         return self.is_vector and self.role == "feature" and self.width > WIDE_VECTOR
 
     @property
@@ -221,7 +221,7 @@ def _is_vector(spark_type: DataType) -> bool:
 def spark_column(spec: ColumnSpec, df: DataFrame, vector_dtype: str | None = None) -> Column:
     """The expression that converts a column of `df` to an Arrow type that ``arrow.plain`` reads.
 
-    With `vector_dtype`, vectors become arrays of that dtype in the JVM, but for wide ones.
+    With `vector_dtype`, vectors become arrays of that dtype in the JVM, unless they are wide.
     """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F

@@ -156,9 +156,9 @@ def make_global_dataset(
 
 
 def _may_be_copied(store: RowStore) -> bool:
-    """Whether a copy of the rows in TensorFlow's memory fits the budget."""
-    size = max(store.nbytes, store.wide_bytes * len(store))
-    return not (store.has_ragged or store.spilled) and store.budget.has_room_for_copy(size)
+    """Whether a copy of the rows in TensorFlow's memory fits the budget; of sparse vectors it would be a multiple."""
+    is_sparse = store.wide_bytes * len(store) > 2 * store.nbytes
+    return not (store.has_ragged or store.spilled or is_sparse) and store.budget.has_room_for_copy(store.nbytes)
 
 
 def _stored_pieces(
