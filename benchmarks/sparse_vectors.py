@@ -2,8 +2,8 @@
 
     python benchmarks/sparse_vectors.py [--documents 10000] [--width 262144] [--workers 1]
 
-One run of each on ``local[2]``: seconds of an epoch, of ``transform`` beside ``predict``, and the most memory that the
-machine has in use meanwhile, beyond what is in use before; of Spark, with its JVM. Nothing else should run.
+One run of each on ``local[2]`` shows the seconds of an epoch, those of ``transform`` beside ``predict``, and how far
+the memory in use on the machine rises. Nothing else should run meanwhile.
 """
 
 from __future__ import annotations

@@ -115,8 +115,7 @@ def test_wide_vectors_of_words_with_dense_ones_between_them(spark, keras, tmp_pa
     fits = [estimator(model, clusterSize=2, **cache).fit(df) for cache in ({}, {"cacheDir": str(tmp_path)})]
     x, y = np.array([v.toArray() for v in vectors], "f"), np.arange(41) % 2
     history = model.fit(x, y, epochs=EPOCHS, batch_size=BATCH, shuffle=False, verbose=0).history
-    for fitted in fits:
-        np.testing.assert_allclose(fitted.summary.history["loss"], history["loss"], rtol=1e-5)
+    np.testing.assert_allclose([fitted.summary.history["loss"] for fitted in fits], [history["loss"]] * 2, rtol=1e-5)
 
 
 def binary_model(rate=0.05):

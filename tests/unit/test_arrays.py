@@ -4,7 +4,9 @@ import pytest
 from tfos_ml.data import schema
 from tfos_ml.data.arrow import to_numpy, to_storage
 from tfos_ml.data.arrow_lists import list_array
+from tfos_ml.data.casting import TensorInfo
 from tfos_ml.errors import ShapeError
+from tfos_ml.inference.row_blocks import RowBlocks
 
 VECTOR = pa.struct(
     [("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]
@@ -30,6 +32,7 @@ def test_wide_vectors_stay_sparse_until_a_batch_is_made():
     stored = to_storage(pa.array([sparse(9000, 1), sparse(9000, 0, 8999)], VECTOR), wide)
     assert stored.nbytes < 500
     assert to_numpy(stored, wide).sum(axis=1).tolist() == [2, 9001]
+    assert len([*RowBlocks([TensorInfo("float32", (None, 9000))], [pa.array([sparse(9000, 1)] * 99, VECTOR)], 50)]) == 2
     with pytest.raises(ShapeError, match="2 rows has 2,147,483,648 numbers"):
         list_array([1 << 30, 1 << 30], pa.array([]))
 

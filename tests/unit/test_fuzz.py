@@ -187,13 +187,11 @@ def fails_as_told(parse, content, raises):
 
 
 def takes_little_memory(parse, content, raises, overhead=OVERHEAD):
-    """Parsing takes few bytes of Python and NumPy for each byte of the content."""
     # There are two trials, because Python's table of interned strings may grow in one, by megabytes.
     assert any(peak_memory(fails_as_told, parse, content, raises) < overhead + FACTOR * len(content) for _ in range(2))
 
 
 def peak_memory(function, *arguments):
-    """The bytes of Python and NumPy that a call takes at most."""
     tracemalloc.start()
     try:
         function(*arguments)

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tfos_ml.data.arrow import RowShape, check_extents, list_extents, spec_of, to_numpy
+from tfos_ml.data.arrow import RowShape, check_extents, list_extents, spec_of, to_numpy, to_storage
 from tfos_ml.data.casting import TensorInfo, fit_to_tensor, row_shape
+from tfos_ml.data.row_checks import is_finite
 from tfos_ml.data.schema import Array, ColumnSpec
+from tfos_ml.data.vectors import is_vector, narrowed
 from tfos_ml.errors import ShapeError
 from tfos_ml.inference import saved_model
 
@@ -62,6 +64,14 @@ class ModelInput:
 
     def _fitted(self, values: Array, tensor: TensorInfo) -> Array:
         return fit_to_tensor(values, self._spec.column, self._name, tensor)
+
+
+def storage_for(column: pa.Array, tensor: TensorInfo) -> pa.Array:
+    """A column from Spark in storage form; vectors for a float32 input become float32 before their zeros are added."""
+    if is_vector(column.type) and tensor.dtype == "float32":
+        narrow = narrowed(column, "float32")
+        column = narrow if is_finite(narrow) else column  # a number too large for float32 is an error later
+    return to_storage(column)
 
 
 def checked_shape(column: pa.Array, spec: ColumnSpec, tensor: TensorInfo) -> RowShape | None:

@@ -25,15 +25,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tfos_ml.data.arrow import count_nulls, rows_with_nulls, to_storage
+from tfos_ml.data.arrow import count_nulls, rows_with_nulls
 from tfos_ml.data.casting import TensorInfo, row_shape
 from tfos_ml.data.row_checks import is_finite, not_finite_error, rows_not_finite
 from tfos_ml.data.schema import Array, ColumnSpec
-from tfos_ml.data.vectors import is_vector, narrowed
 from tfos_ml.errors import ModelError, NullValueError, SignatureError
 from tfos_ml.excerpt import message_excerpt
 from tfos_ml.inference import archive, saved_model
-from tfos_ml.inference.input_tensors import InputBinding, ModelInput
+from tfos_ml.inference.input_tensors import InputBinding, ModelInput, storage_for
 from tfos_ml.inference.prediction import PredictionSpec, classify
 from tfos_ml.inference.row_blocks import RowBlocks
 from tfos_ml.protocol.artifacts import Artifact
@@ -184,7 +183,7 @@ def score_batch(scoring: ScoringSpec, columns: list[pa.Array], score: Callable[[
 def score_block(scoring: ScoringSpec, function: saved_model.Scorer, columns: list[pa.Array]) -> pa.Array:
     """Score a block of rows of one shape; a null input gives a null result, unless ``handleInvalid`` is "error"."""
     looks_for_nan = scoring.handle_invalid != "keep" and not all(map(is_finite, columns))
-    columns = [_storage(column, binding.tensor) for column, binding in zip(columns, scoring.inputs, strict=True)]
+    columns = [storage_for(column, binding.tensor) for column, binding in zip(columns, scoring.inputs, strict=True)]
     valid = _valid_rows(scoring, columns, looks_for_nan)
     if valid is None:
         return _column(scoring, _run(scoring, function, columns))
@@ -207,14 +206,6 @@ def _column(scoring: ScoringSpec, outputs: Mapping[str, pa.Array]) -> pa.Array:
 def concatenated(arrays: list[pa.Array]) -> pa.Array:
     """Concatenate arrays of one type; a single array is not copied."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
-def _storage(column: pa.Array, tensor: TensorInfo) -> pa.Array:
-    """A column in storage form; with vectors as float32, if the input takes that, before their zeros are added."""
-    if is_vector(column.type) and tensor.dtype == "float32":
-        narrow = narrowed(column, "float32")
-        column = narrow if is_finite(narrow) else column  # an error tells of numbers that are too large
-    return to_storage(column)
 
 
 def _valid_rows(scoring: ScoringSpec, columns: list[pa.Array], looks_for_nan: bool) -> pa.Array | None:

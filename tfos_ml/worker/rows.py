@@ -16,7 +16,7 @@ from tfos_ml.data.schema import Array, FeedSchema
 from tfos_ml.data.vectors import dense
 
 View: TypeAlias = Array | pa.Array
-"""A column of a batch: a NumPy view if the rows are numbers of one shape with all their zeros, else an Arrow array."""
+"""A column of a batch: an Arrow array for text, rows of several shapes and wide vectors, else a NumPy view."""
 
 
 Part: TypeAlias = tuple[Sequence[View], Int64s]
@@ -41,7 +41,7 @@ class RowFormat:
 
     @property
     def wide_bytes(self) -> int:
-        """Bytes of a row of the columns that are kept without their zeros, with them."""
+        """Bytes that the wide vectors of a row take in a batch, with all their zeros."""
         return sum(spec.width * np.dtype(spec.dtype).itemsize for spec in self.schema.columns if spec.is_wide)
 
     def views(self, batch: pa.RecordBatch) -> list[View]:
