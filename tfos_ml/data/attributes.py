@@ -47,8 +47,11 @@ def check_vector_width(given: StructType, spec: ColumnSpec, tensor: TensorInfo) 
     shape = row_shape(spec.ndim, tensor)
     if names is None or not shape or shape[0] in (None, len(names)):
         return
-    excerpt = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
+    shown = f" ({', '.join(names[:_SHOWN_NAMES])}{', ...' if len(names) > _SHOWN_NAMES else ''})"
+    change = "inputCols of the VectorAssembler that made it"
+    if set(names) == {"?"}:  # as of HashingTF, which names no elements
+        shown, change = "", "their size in the stage that made them, such as numFeatures of HashingTF"
     raise ShapeError(
-        f"Column '{spec.column}' holds vectors of {len(names)} elements ({excerpt}), but input '{spec.name}' expects "
-        f"{tensor}: {shape[0]} in each row. Change inputCols of the VectorAssembler that made it, or the model's Input."
+        f"Column '{spec.column}' holds vectors of {len(names)} elements{shown}, but input '{spec.name}' expects "
+        f"{tensor}: {shape[0]} in each row. Change {change}, or the model's Input."
     )
